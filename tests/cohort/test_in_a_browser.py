@@ -8,8 +8,10 @@ import shutil
 import time
 import zipfile
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -54,7 +56,7 @@ def served(tmp_path_factory):
     with content(folder / "content") as case, opened_room(folder / "cohort") as room:
         room.cohort.database.clock = room.clock = time.time
         with room.cohort.database.writing() as connection:
-            change_settings(connection, min_interval_s=0)
+            change_settings(connection, min_interval_s=0, timezone="Asia/Tokyo")
             code = joining.join_codes(connection)[0]
         with serving(room.cohort.folder) as (port, _):
             yield room, port, code, case
@@ -210,6 +212,13 @@ def test_a_case_is_answered_once_and_then_explained(served):
     assert "Cases answered in a browser: 1; the cause named in 1." in page
 
 
+def shows_times_of(page, zone: str) -> None:
+    page.wait_for_selector(f"text=Times are those of {zone}")
+    moment = page.locator("td time").first
+    utc = datetime.fromisoformat(moment.get_attribute("datetime"))
+    assert utc.astimezone(ZoneInfo(zone)).strftime("%-I:%M") in moment.inner_text()
+
+
 @pytest.mark.browser
 @pytest.mark.timeout(300)
 def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
@@ -240,6 +249,7 @@ def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     page.goto(f"http://127.0.0.1:{port}/me/labs/slow/grade")
     look(page, "my-grade")
     page.goto(f"http://127.0.0.1:{port}/me")
+    shows_times_of(page, "Asia/Tokyo")
     page.set_viewport_size({"width": 390, "height": 800})
     # In one call: the page replaces its tables meanwhile, and those that were replaced end at 0.
     ends = (

@@ -60,6 +60,8 @@ def test_moments_are_told_in_the_zone_of_whoever_reads_them(monkeypatch):
     time.tzset()
     try:
         assert local_iso("2026-11-30T09:00:00Z") == "2026-11-30 18:00 JST"
+        assert local_iso("2026-11-30T09:00:00Z", "Europe/Berlin") == "2026-11-30 10:00 CET"
+        assert local_iso("2026-11-30T09:00:00Z", "Unknown/Zone") == "2026-11-30 18:00 JST"
     finally:
         monkeypatch.undo()
         time.tzset()

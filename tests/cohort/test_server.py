@@ -295,7 +295,10 @@ def test_the_workshop_is_chosen_on_a_page_in_the_instructors_time_zone(served):
     chosen = {"in-wrong": "yes", "order-wrong": "1", "in-slow": "yes", "order-slow": "2"}
     moments = {"opens-wrong": "2090-01-01T09:00", "due-wrong": "2091-01-01T09:00"}
     assert instructor.post("/workshop", **chosen, **moments).status == 303
-    wrong, slow = learner.get("/api/me").json()["labs"]
+    me = learner.get("/api/me").json()
+    assert me["timezone"] == "Asia/Tokyo"
+    assert 'data-zone="Asia/Tokyo"' in served.visitor("learner").get("/me").text
+    wrong, slow = me["labs"]
     assert (wrong["slug"], wrong["opens"]) == ("wrong", "2090-01-01T00:00:00Z")
     assert (slow["slug"], slow["due"]) == ("slow", None)
     page = instructor.get("/workshop").text

@@ -49,9 +49,14 @@ def spoken(at: float, zone: str) -> str:
     return f"{local(at, zone, '%Y-%m-%d %H:%M')} ({zone})"
 
 
-def local_iso(text: str) -> str:
-    """Format an ISO 8601 moment for people at this machine, in its time zone."""
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M %Z").rstrip()
+def local_iso(text: str, zone: str = "") -> str:
+    """Format an ISO 8601 moment for people, in `zone`; without one, in this machine's."""
+    try:
+        shown = find_zone(zone) if zone else None
+    except UsageError:  # a learner's machine may have no data of time zones
+        shown = None
+    moment = datetime.fromisoformat(text).astimezone(shown)
+    return moment.strftime("%Y-%m-%d %H:%M %Z").rstrip()
 
 
 def parse_moment(text: str, zone: str = "UTC") -> float:

@@ -203,7 +203,10 @@ class OpenHelp(_Reply, frozen=True):
 
 
 class Me(_Reply, frozen=True):
-    """A learner's own view of the cohort. `needs_help` is since when they have asked for help."""
+    """A learner's own view of the cohort. `needs_help` is since when they have asked for help.
+
+    `timezone` is the cohort's, in which notes name moments; older servers do not say.
+    """
 
     cohort: str
     cohort_name: str
@@ -214,6 +217,7 @@ class Me(_Reply, frozen=True):
     labs: list[LabStanding]
     submissions: list[Standing]
     needs_help: str | None = None
+    timezone: str = ""
 
 
 class LoginLink(_Reply, frozen=True):

@@ -92,15 +92,15 @@ def _show(me: Me, url: str) -> None:
     for text in me.announcements:
         say(f"» {text}", style="yellow", hang=2)
     if me.needs_help:
-        since = local_iso(me.needs_help)
+        since = local_iso(me.needs_help, me.timezone)
         say(f"You asked for help at {since}; `lab status --helped` takes it back.")
     if me.paused:
         say("Measuring is paused. You can still submit.", style="yellow")
     for lab in me.labs:
         left = "" if lab.left is None else f", {counted(lab.left, 'submission')} left"
-        due = f", opens {local_iso(lab.opens)}" if lab.opens else ""
+        due = f", opens {local_iso(lab.opens, me.timezone)}" if lab.opens else ""
         if lab.due:
-            due += f", due {local_iso(lab.due)}"
+            due += f", due {local_iso(lab.due, me.timezone)}"
         points = ""
         if lab.points is not None:
             points = f", {lab.points:g} of {lab.max_points:g} points"
@@ -115,10 +115,10 @@ def _show(me: Me, url: str) -> None:
     if any(lab.points is not None and lab.points < lab.max_points for lab in me.labs):
         say("`lab status --web` opens your page: click points there to see how they add up.")
     for standing in me.submissions[:10]:
-        _show_standing(standing)
+        _show_standing(standing, me.timezone)
 
 
-def _show_standing(standing: Standing) -> None:
+def _show_standing(standing: Standing, zone: str = "") -> None:
     # On one line: a summary may quote an error of several.
     result = " ".join(f"{standing.outcome or ''} {standing.summary or standing.note or ''}".split())
     if standing.state == "queued":
@@ -127,7 +127,7 @@ def _show_standing(standing: Standing) -> None:
         result = f"waiting, {standing.ahead} ahead of you{wait}"
     elif standing.state == "running":
         result = "being measured"
-    received, lab = local_iso(standing.received_at), current_name(standing.lab)
+    received, lab = local_iso(standing.received_at, zone), current_name(standing.lab)
     say(
         f"  {received}  {standing.submission}  {lab}: {result}",
         style=OUTCOME_STYLES.get(standing.outcome or ""),

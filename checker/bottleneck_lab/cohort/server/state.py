@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.protocol import VERSION_HEADER
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.server.reports import Reports
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
@@ -61,6 +62,8 @@ class State:
         self.templates = _templates()
         with cohort.database.reading() as connection:
             self.identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
+            # Of every page; only the server's own page of the workshop changes it.
+            self.zone = load_settings(connection).timezone
 
     def page(
         self, name: str, session: Session | None, status: int = 200, **values: Any
@@ -77,6 +80,7 @@ class State:
             "url": self.url,
             "csrf": csrf,
             "config": self.cohort.config,
+            "zone": self.zone,
         }
         text = self.templates.get_template(name).render({**shared, **values})
         page = Response(text, status, media_type="text/html; charset=utf-8")

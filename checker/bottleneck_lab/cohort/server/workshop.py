@@ -123,6 +123,7 @@ def change_zone(request: Request, fields: Form) -> Response:
         raise RefusedError("bad-request", error.message, error.remedy) from error
     with state(request).cohort.database.writing() as connection:
         change_settings(connection, timezone=zone)
+    state(request).zone = zone
     return RedirectResponse("/workshop#saved", status_code=303)
 
 

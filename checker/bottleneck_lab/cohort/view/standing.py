@@ -111,16 +111,18 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         measured = row.state in ("done", "failed")
         verdict = judged.get(row.handle) if measured else None
         submissions.append(_standing(connection, row, verdict, rules[row.lab], now))
+    settings = load_settings(connection)
     return Me(
         cohort.id,
         cohort.name,
         person.handle,
         person.name,
-        load_settings(connection).paused,
+        settings.paused,
         [text for _, text in announcements(connection)],
         labs,
         submissions,
         iso(own.needs_help) if own.needs_help else None,
+        settings.timezone,
     )
 
 

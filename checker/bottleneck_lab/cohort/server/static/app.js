@@ -75,13 +75,15 @@ function histogram(chart) {
   chart.dataset.ready = "yes";
 }
 
-// Moments stand in UTC on a page without scripts; a browser shows them in its own time zone.
+// Moments stand in UTC on a page without scripts; with them, in the cohort's time zone, as its forms and sentences have them.
 function localise(part) {
+  const note = document.querySelector("[data-zone]");
   for (const each of part.querySelectorAll("time")) {
     const at = new Date(each.dateTime);
     if (isNaN(at)) continue;
     each.title = each.dateTime;
-    each.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+    each.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short", timeZone: note.dataset.zone });
+    note.hidden = false;
   }
 }
 
