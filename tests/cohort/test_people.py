@@ -166,6 +166,11 @@ def test_merged_learners_count_as_one_and_can_be_separated(room):
             assert re.search(rf"<dt>{label}</dt><dd>(<a [^>]*>)?{re.escape(other)}<", page)
             assert f'<a href="/people/{ada.handle}/grades/slow">slow 100.0</a>' in page
             assert page.count(f"<small>by {other}</small>") == 1
+        assert saved(instructor, f"/people/{twin.handle}/extend", lab="slow", extra_budget="1")
+        (extension,) = room.rows(tables.extensions)
+        assert extension.person == ada.id
+        assert "Withdraw" in instructor.get(f"/people/{twin.handle}").text
+        assert saved(instructor, f"/people/{twin.handle}/extend", lab="slow")
         path = f"/people/{twin.handle}/merge"
         assert saved(instructor, path, how="separate")
         assert names(room) == ["Ada", "Ada L."]

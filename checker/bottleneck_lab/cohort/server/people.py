@@ -68,7 +68,7 @@ def _person(
         extensions={
             lab: value
             for (owner, lab), value in all_extensions(connection).items()
-            if owner == who.id
+            if owner == group[0].id
         },
         ends={lab: everybody(lab, None).ends for lab in workshop_labs(connection)},
         zone=load_settings(connection).timezone,
@@ -82,14 +82,17 @@ def _person(
 
 @router.post("/people/{handle}/extend")
 def extend_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
-    """Grant somebody more time or more submissions, or withdraw that: neither is given."""
+    """Grant somebody more time or more submissions, or withdraw that: neither is given.
+
+    It goes to the one whom they count as, whose due dates and budgets hold.
+    """
     shared, lab = state(request), lab_field(fields.get("lab", ""))
     extra = number_field(fields.get("extra_budget", "")) or 0
 
     def change(connection: Connection, now: float) -> None:
         due = moment_field(fields.get("due", ""), load_settings(connection).timezone)
         who = people.by_handle(connection, handle)
-        extend(connection, who.id, lab, due, extra, now)
+        extend(connection, people.learner_of(connection, who), lab, due, extra, now)
 
     def page(connection: Connection, preview: Preview) -> Response:
         return _person(shared, session, connection, handle, fields, preview)
