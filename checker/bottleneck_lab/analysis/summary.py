@@ -239,7 +239,7 @@ def _summary(
 
 
 class _HostSide(NamedTuple):
-    """What the host did, which takes its call tree to find out."""
+    """The host's part of a summary, for which its call tree is needed."""
 
     operators: list[OperatorRow]
     syncs: list[SyncRow]

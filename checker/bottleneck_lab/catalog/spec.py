@@ -1,4 +1,4 @@
-"""What authors declare in `lab.toml` and `course.toml`, as types that validate it."""
+"""The declarations of `lab.toml` and `course.toml`, as types that validate them."""
 
 from __future__ import annotations
 

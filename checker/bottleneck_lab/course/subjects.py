@@ -1,4 +1,4 @@
-"""What `lab report` is about: a capture of this lab, a file or folder, an example, or a case."""
+"""The subject of `lab report`: a capture of this lab, a file or folder, an example, or a case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a capture shows, as the figures that a lab's questions ask for."""
+"""The figures of a capture that a lab's questions ask for."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ JITTER_NS = 20_000
 
 
 class Plan(NamedTuple):
-    """What the replay of a program goes by, in ns; it begins at `offset` on the replay's clock.
+    """The data that a replay goes by, in ns; the program begins at `offset` on its clock.
 
     A row of `tasks` holds how many of the waits have passed when it is launched, and when it would
     be ready without them; its stream, length, and pause after the task before it; the position of
