@@ -181,4 +181,4 @@ def test_the_shipped_script_runs_alone():
     )
     assert done.returncode == 0, done.stderr
     assert "step 3: loss" in done.stdout
-    assert "1 ranks" in done.stdout
+    assert "1 rank:" in done.stdout
