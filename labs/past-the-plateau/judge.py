@@ -37,7 +37,7 @@ def reference_pixels(jpeg: bytes) -> np.ndarray[Any, Any]:
 # the table.
 LIGHT_AT_MOST = 3.0
 LIKENESS_AT_LEAST = 0.75
-SHARPNESS_BETWEEN = (0.65, 2.1)
+SHARPNESS_BETWEEN = {"": (0.65, 2.1), "_down": (0.65, 1.8)}
 LEVELS_AT_LEAST = 0.5
 BLOCK = 16
 # Cycles a pixel, along the rows, and down the columns of each strip: the seams between a picture's
@@ -57,7 +57,8 @@ def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None
         return f"it has {seen['levels']:.2f} times the distinct levels: it was stored in fewer bits"
     for way, where in (("", "along its rows"), ("_down", "down its columns")):
         likeness, sharpness = seen[f"likeness{way}"], seen[f"sharpness{way}"]
-        if not SHARPNESS_BETWEEN[0] <= sharpness <= SHARPNESS_BETWEEN[1]:
+        least, most = SHARPNESS_BETWEEN[way]
+        if not least <= sharpness <= most:
             return (
                 f"it has {sharpness:.2f} times the fine detail {where}: it was enlarged from fewer"
                 " pixels, or shrunk without antialiasing"

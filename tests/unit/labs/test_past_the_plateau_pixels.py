@@ -72,6 +72,10 @@ CHEATS = {
         lambda jpeg: shrunk(decoded(jpeg).resize((341, 192), Filter.BILINEAR)),
         "down its columns",
     ),
+    "every third row": (
+        lambda jpeg: shrunk(decoded(jpeg).resize((1024, 256), Filter.NEAREST)),
+        "down its columns",
+    ),
     "half the columns": (
         lambda jpeg: shrunk(decoded(jpeg).resize((170, 256), Filter.BILINEAR)),
         "along its rows",

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import types
+from collections import OrderedDict
 from pathlib import Path
 from statistics import median
 
@@ -399,3 +400,33 @@ def test_of_a_failure_the_learners_own_lines_are_shown(tmp_path):
         profiled(course_lab("resnet-latency"), tmp_path / "work", tmp_path)
     assert "predict.py" in error.value.message
     assert "bottleneck_lab" not in error.value.message
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2)])
+def test_a_check_counts_the_runs_before_the_first_recorded_one(
+    monkeypatch, tmp_path, torch, before, after
+):
+    layers = {"conv1": torch.nn.Conv2d(3, 2, 1), "end": torch.nn.Flatten()}
+    model = torch.nn.Sequential(OrderedDict(layers))
+
+    def record(model, images, passes, trace):
+        for _ in range(before):
+            model(images)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            for _ in range(passes):
+                model(images)
+        for _ in range(after):
+            model(images)
+        profiler.export_chrome_trace(str(trace))
+
+    stand_in = types.SimpleNamespace(
+        network=lambda device: model,
+        images_from=lambda pixels, device: torch.zeros(1, 3, 2, 2),
+        TRACE=str(tmp_path / "trace.json"),
+    )
+    monkeypatch.setitem(sys.modules, "workload", stand_in)
+    monkeypatch.setitem(sys.modules, "profile_resnet", types.SimpleNamespace(record=record))
+    check_record = load_file(TOP_OPS / "check_record.py", "resnet_top_ops_check_record")
+    written, warm_ups = check_record.load("cpu")(np.zeros(1), 3)
+    assert len(written)
+    assert warm_ups == before

@@ -187,8 +187,8 @@ def _capture_problem(learner: CallSession, tasks: list[_Task], truth: Truth) -> 
             return f"{error.message} {error.remedy}"
         set_by_s = abs(_wall_clock_s() - clock_s)
         earliest_s, latest_s = begin_s - set_by_s, time.time() + set_by_s
-        calls = answer[1] if isinstance(answer[1], int) else None
-        if problem := not_genuine(capture, truth, passes, earliest_s, latest_s, calls):
+        warm_ups = answer[1] if isinstance(answer[1], int) else None
+        if problem := not_genuine(capture, truth, passes, earliest_s, latest_s, warm_ups):
             return problem
         if problem := not_of_this_run(capture, classes, passes, seconds):
             return problem

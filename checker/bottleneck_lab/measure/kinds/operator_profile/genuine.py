@@ -44,10 +44,10 @@ def not_genuine(
     passes: int,
     begin_s: float,
     end_s: float,
-    calls: int | None = None,
+    warm_ups: int | None = None,
 ) -> str | None:
     """Say why the learner's capture is not one of `passes` passes of this model, made between two
-    moments (Unix time, s). `calls`: how often the script ran the model, recording or not.
+    moments (Unix time, s). `warm_ups`: how often the script ran the model before that.
     """
     return (
         _incomplete(capture, truth)
@@ -56,7 +56,7 @@ def not_genuine(
         or _left_out(capture, truth)
         or _beside(capture, truth)
         or _copied_passes(capture, truth, passes)
-        or _not_warm(capture, truth, passes, calls)
+        or _not_warm(capture, truth, passes, warm_ups)
     )
 
 
@@ -178,14 +178,16 @@ def _copied_passes(capture: OperatorCapture, truth: Truth, passes: int) -> str |
     return None
 
 
-def _not_warm(capture: OperatorCapture, truth: Truth, passes: int, calls: int | None) -> str | None:
-    """Say so if the script ran the model for the recorded passes alone, or if the first of them
-    stands out half as much as that of the reference's own cold capture.
+def _not_warm(
+    capture: OperatorCapture, truth: Truth, passes: int, warm_ups: int | None
+) -> str | None:
+    """Say so if the script did not run the model before the recorded passes, or if the first of
+    them stands out half as much as that of the reference's own cold capture.
     """
-    if calls == passes:
+    if warm_ups == 0:
         return (
-            "The script ran the model for the recorded passes alone, so the first of them allocates"
-            " and prepares. Run passes without recording first."
+            "The script did not run the model before the recorded passes, so the first of them"
+            " allocates and prepares. Run passes without recording first."
         )
     cold = _first_pass_ratio(truth.cold, max(truth.cold.count("aten::linear"), 1))
     if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
