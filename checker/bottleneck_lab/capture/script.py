@@ -157,7 +157,8 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
                 torch.cuda.synchronize()
     finally:
         if options.snapshot and cuda:
-            torch.cuda.memory._dump_snapshot(str(of_rank(options.snapshot)))  # type: ignore[no-untyped-call]  # torch has no types for it
+            dump: Any = torch.cuda.memory._dump_snapshot  # torch has no types for it
+            dump(str(of_rank(options.snapshot)))
 
 
 def costs_ns(options: argparse.Namespace) -> dict[str, float]:

@@ -34,7 +34,7 @@ FINDINGS = {
     "findings_gone": "No longer costly enough to be a finding",
     "findings_new": "Now costly enough to be a finding",
 }
-"""What a comparison says of the findings in these of its fields."""
+"""Words for the findings in each of these fields of a comparison."""
 
 # Groups whose figures are all shown; of the others only those that changed, or may have changed
 # by much.

@@ -32,7 +32,7 @@ _LEFT_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?a
 _ON_HOST = re.compile(r"^(?:gloo|mpi|ucc):|barrier", re.I)
 _ROOTED = re.compile(r":(?:broadcast|send|recv\w*|reduce|gather|scatter)$", re.I)
 Key = tuple[int, ...]
-"""What tells a collective from others: its step, process group, name, type and size."""
+"""The features that tell a collective from others: its step, process group, name, type and size."""
 _HOST = -2
 """The process group, in a key, of a collective on the host."""
 

@@ -91,7 +91,7 @@ class HostView:
     recorded) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
     """
     fixed_price: iv.Intervals
-    """What the model of a host charges whatever runs, as for each step's Python."""
+    """Time that the model of a host charges whatever runs, as for each step's Python."""
     operators: iv.Intervals
     steps: iv.Intervals
     stacks: bool

@@ -81,6 +81,10 @@ def _cells(columns: Columns[Row], row: Row) -> list[Cell]:
     return [cell(row) for cell in columns.values()]
 
 
+def _score(grade: Grade) -> float | None:
+    return grade.score if grade.graded else None
+
+
 def _moment(at: float | None) -> str:
     return iso(at) if at is not None else ""
 
@@ -149,7 +153,7 @@ def canvas_csv(book: Gradebook) -> bytes:
     for student, grades in book.by_student():
         name = ", ".join(part for part in (student.last_name, student.first_name) if part)
         # Not 0: nothing was graded. Canvas shows what an import changes before it saves that.
-        scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
+        scores: list[Cell] = [_score(grade) for grade in grades]
         # Canvas finds a student by these; what its own gradebook had is given back unchanged.
         sis_id = student.sis_id
         if not student.canvas_id and student.student_id != student.handle:
@@ -166,7 +170,7 @@ MOODLE: Columns[Student] = {
     "Email address": lambda student: student.email,
 }
 _MOODLE_LAB: Columns[Grade] = {
-    "": lambda grade: grade.score if grade.graded else None,
+    "": _score,
     " feedback": lambda grade: grade.override.comment if grade.override else None,
 }
 GRADESCOPE: Columns[Student] = {
@@ -177,7 +181,7 @@ GRADESCOPE: Columns[Student] = {
     "Sections": lambda student: student.section,
 }
 _GRADESCOPE_LAB: Columns[Grade] = {
-    "": lambda grade: grade.score if grade.graded else None,
+    "": _score,
     " - Max Points": lambda grade: grade.max_score,
     " - Submission Time": lambda grade: _moment(grade.received),
     " - Lateness (H:M:S)": lambda grade: _hours(grade.late_s),
@@ -186,26 +190,31 @@ _GRADESCOPE_LAB: Columns[Grade] = {
 
 def moodle_csv(book: Gradebook) -> bytes:
     """Write a table for Moodle's grade import: identity, then two columns per lab."""
-    header = [*MOODLE, *(f"{lab}{ending}" for lab in book.labs for ending in _MOODLE_LAB)]
-    rows = []
-    for student, grades in book.by_student():
-        row = _cells(MOODLE, student)
-        for grade in grades:
-            row += _cells(_MOODLE_LAB, grade)
-        rows.append(row)
-    return write_csv(header, rows)
+    return write_csv(*_wide(book, MOODLE, _MOODLE_LAB))
 
 
 def gradescope_csv(book: Gradebook) -> bytes:
     """Write grades laid out as Gradescope's own export of a course's grades is."""
-    header = [*GRADESCOPE, *(f"{lab}{ending}" for lab in book.labs for ending in _GRADESCOPE_LAB)]
+    header, rows = _wide(book, GRADESCOPE, _GRADESCOPE_LAB)
+    for row, (_, grades) in zip(rows, book.by_student(), strict=True):
+        row.append(_hours(sum(grade.late_s for grade in grades)))
+    return write_csv([*header, "Total Lateness (H:M:S)"], rows)
+
+
+def _wide(
+    book: Gradebook, identity: Columns[Student], of_a_lab: Columns[Grade]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Return header and rows of a table with a row per learner: who they are, and each lab's
+    columns, whose names begin with the lab's.
+    """
+    header = [*identity, *(f"{lab}{ending}" for lab in book.labs for ending in of_a_lab)]
     rows = []
     for student, grades in book.by_student():
-        row = _cells(GRADESCOPE, student)
+        row = _cells(identity, student)
         for grade in grades:
-            row += _cells(_GRADESCOPE_LAB, grade)
-        rows.append([*row, _hours(sum(grade.late_s for grade in grades))])
-    return write_csv([*header, "Total Lateness (H:M:S)"], rows)
+            row += _cells(of_a_lab, grade)
+        rows.append(row)
+    return header, rows
 
 
 def _hours(seconds: float) -> str:

@@ -13,7 +13,7 @@ from bottleneck_lab.cohort.runsheet import starting_labs
 from bottleneck_lab.cohort.settings import Settings
 from bottleneck_lab.cohort.store.database import explained
 from bottleneck_lab.cohort.workshop import as_setting
-from bottleneck_lab.commands.cohort.options import parse_labs
+from bottleneck_lab.commands.cohort.options import Database, parse_labs
 from bottleneck_lab.commands.ui import say
 
 EXAMPLE = 'lab cohort create "Autumn workshop"'
@@ -31,14 +31,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    database: Annotated[
-        str,
-        typer.Option(
-            "--database",
-            metavar="URL",
-            help="A PostgreSQL database, instead of the built-in SQLite: postgresql://user@host/name.",
-        ),
-    ] = "",
+    database: Database = "",
     labs: Annotated[
         str | None,
         typer.Option(

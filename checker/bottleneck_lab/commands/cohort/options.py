@@ -21,6 +21,16 @@ GIB_PER_CHECK = 4
 Folder = Annotated[
     Path, typer.Option("--folder", "-f", metavar="FOLDER", help="The cohort's folder.")
 ]
+Database = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help=(
+            "A PostgreSQL database, instead of the built-in SQLite: postgresql://user@host/name."
+        ),
+    ),
+]
 Gpus = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from bottleneck_lab.cohort.backup import restore
 from bottleneck_lab.cohort.store.database import explained
+from bottleneck_lab.commands.cohort.options import Database
 from bottleneck_lab.commands.ui import say
 
 EXAMPLE = "lab cohort restore autumn.tar --folder restored"
@@ -19,14 +20,7 @@ def command(
     folder: Annotated[
         Path, typer.Option("--folder", "-f", metavar="FOLDER", help="Folder to create.")
     ],
-    database: Annotated[
-        str,
-        typer.Option(
-            "--database",
-            metavar="URL",
-            help="A PostgreSQL database, instead of the built-in SQLite: postgresql://user@host/name.",
-        ),
-    ] = "",
+    database: Database = "",
 ) -> None:
     """Recreate a cohort from a backup, on either kind of database."""
     with explained():

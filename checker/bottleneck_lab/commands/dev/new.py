@@ -33,7 +33,7 @@ _EXAMPLES = {
     "input_pipeline": _Example("example-input-pipeline", "pump-watch", "train.py"),
     "data_parallel": _Example("example-data-parallel", "pump-fleet", "train.py"),
 }
-"""What `lab dev new` copies, by the kind of lab."""
+"""The folder that `lab dev new` copies, by the kind of lab."""
 _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 
 

@@ -13,18 +13,11 @@ import torch
 
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.codec import replace
+from bottleneck_lab.measure.virtual_gpu.operators import MATRIX_PRODUCTS
 from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic
 
-_MATRICES = {
-    "mm": (0, 1),
-    "bmm": (0, 1),
-    "addmm": (1, 2),
-    "baddbmm": (1, 2),
-    "addbmm": (1, 2),
-    "_addmm_activation": (1, 2),
-}
-"""The positions of the factors among the arguments."""
 _CONVOLUTIONS = {"convolution": (0, 1), "_convolution": (0, 1), "convolution_backward": (0, 1, 2)}
+"""The positions of the factors among the arguments."""
 _HALF = (torch.float16, torch.bfloat16)
 _TF32_DROPS = 13
 """Bits of a float32's mantissa that TF32 lacks."""
@@ -40,7 +33,7 @@ class Tf32(msgspec.Struct, frozen=True):
 def factors(function: Any) -> tuple[int, ...]:
     """Return where an operator's factors are among its arguments; empty if it multiplies none."""
     name = function.overloadpacket.__name__.removesuffix("_")
-    return _MATRICES.get(name) or _CONVOLUTIONS.get(name) or ()
+    return MATRIX_PRODUCTS.get(name) or _CONVOLUTIONS.get(name) or ()
 
 
 def switched_tf32() -> Tf32:

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-_UNLISTED_PRODUCTS = {
-    "dot": (0, 1),
-    "vdot": (0, 1),
-    "mv": (0, 1),
-    "addmv": (1, 2),
+MATRIX_PRODUCTS = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "addmm": (1, 2),
+    "baddbmm": (1, 2),
     "addbmm": (1, 2),
     "_addmm_activation": (1, 2),
 }
-"""Products for which PyTorch has no formula, with the positions of their factors."""
+"""The positions of the factors among the arguments."""
+_VECTOR_PRODUCTS = {"dot": (0, 1), "vdot": (0, 1), "mv": (0, 1), "addmv": (1, 2)}
+"""The same, for products that no tensor core computes."""
 
 
 @cache
@@ -46,14 +48,14 @@ def is_free(function: Any) -> bool:
 
 
 def flops_of(function: Any, args: Any, kwargs: Any, result: Any) -> float:
-    """Return an operator's floating-point operations, of products and convolutions: elementwise
-    ones count none.
+    """Return an operator's floating-point operations: of products, and by PyTorch's own formulas of
+    convolutions and attention. Elementwise ones count none.
     """
-    # There are formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
+    # Products in place go by the name of those that make a new tensor: `addmm` stands for `addmm_`.
     packet = function.overloadpacket
     name = packet.__name__.removesuffix("_")
-    if name in _UNLISTED_PRODUCTS:
-        first, second = (args[position] for position in _UNLISTED_PRODUCTS[name])
+    if factors := (MATRIX_PRODUCTS | _VECTOR_PRODUCTS).get(name):
+        first, second = (args[position] for position in factors)
         columns = second.shape[-1] if second.dim() > 1 else 1
         return float(2 * first.numel() * columns)
     formula = flop_registry.get(getattr(torch.ops.aten, name, packet))
