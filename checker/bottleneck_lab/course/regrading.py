@@ -11,8 +11,7 @@ import msgspec
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.grading.conclusion import conclude
-from bottleneck_lab.grading.diagnosis import Graded
-from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.grading.verdict import Graded, Verdict
 from bottleneck_lab.measure.machine import fingerprint
 
 STANDS = "Only answers have changed since the check before, so its measurement stands."

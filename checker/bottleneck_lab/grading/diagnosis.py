@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.figures import CaptureFigures
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction
+from bottleneck_lab.grading.verdict import CriterionResult, Graded, Prediction
 
 LEAST_STRETCH, MOST_STRETCH = 0.002, 0.1
 """A stretch shorter than this share of the capture shows nothing that a reader could see; a longer
@@ -69,15 +69,6 @@ _CORRECTED = (
     "It was corrected once reports showed the tool's figures, so it isn't your finding: where work"
     " is graded, it earns no points, even with a PASS."
 )
-
-
-class Graded(NamedTuple):
-    """Graded answers: a result for each question that is judged, and the prediction if a usable one
-    was made.
-    """
-
-    results: list[CriterionResult]
-    prediction: Prediction | None
 
 
 def grade_diagnosis(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -76,6 +76,15 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     predicted: float
     measured: float | None
     quantity: Quantity = "time"
+
+
+class Graded(NamedTuple):
+    """Graded answers: a result for each question that is judged, and the prediction if a usable one
+    was made.
+    """
+
+    results: list[CriterionResult]
+    prediction: Prediction | None
 
 
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,9 +17,9 @@ from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.conclusion import Stopped, conclude
 from bottleneck_lab.grading.criteria import grade_check, not_measured
-from bottleneck_lab.grading.diagnosis import Graded
 from bottleneck_lab.grading.verdict import (
     CriterionResult,
+    Graded,
     Outcome,
     Prediction,
     Quantity,

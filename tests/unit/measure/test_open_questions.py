@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from bottleneck_lab.catalog import CriterionSpec, find_lab, load_labs
 from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.conclusion import Stopped
-from bottleneck_lab.grading.diagnosis import Graded
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+from bottleneck_lab.grading.verdict import CriterionResult, Graded, Outcome
 from bottleneck_lab.measure import verifier
 from bottleneck_lab.measure.context import Measured
 from bottleneck_lab.measure.verifier import _Ended, check_lab, without_answers

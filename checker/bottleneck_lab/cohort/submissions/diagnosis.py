@@ -12,9 +12,9 @@ from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.cohort.submissions.capture_reading import read_figures
 from bottleneck_lab.errors import CaptureError, LabError
-from bottleneck_lab.grading.diagnosis import Graded, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.figures import CaptureFigures
-from bottleneck_lab.grading.verdict import Standing, Verdict
+from bottleneck_lab.grading.verdict import Graded, Standing, Verdict
 from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.workspace.commitments import Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
