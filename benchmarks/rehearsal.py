@@ -59,15 +59,14 @@ from pathlib import Path
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
-from bottleneck_lab.cohort.running.runner import Runner
+from bottleneck_lab.cohort.running.runner import Conditions, Runner
 with open_cohort(Path(sys.argv[1])) as cohort:
     executor = LocalExecutor(
         cohort.folder / "slots", [], machine={SLOTS}, command={COMMAND!r}
     )
     dispatcher = LocalDispatcher(cohort, "runner")
-    Runner(
-        dispatcher, executor, "runner", cohort.jobs, sandbox_required=False, limits_required=False
-    ).run(lambda: False)
+    conditions = Conditions(sandbox_required=False, limits_required=False)
+    Runner(dispatcher, executor, "runner", cohort.jobs, conditions).run(lambda: False)
 """
 
 

@@ -21,7 +21,7 @@ from bottleneck_lab.cohort.members import joining
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
-from bottleneck_lab.cohort.running.runner import Runner
+from bottleneck_lab.cohort.running.runner import Conditions, Machine, Runner
 from bottleneck_lab.cohort.structs import inspect_structs
 from bottleneck_lab.cohort.submissions.intake import Intake
 
@@ -233,10 +233,8 @@ class Room:
             executor,
             name,
             self.cohort.jobs,
-            sandbox_required=not NO_SANDBOX,
-            limits_required=False,
-            clock=self.clock,
-            quiet=lambda _lab, _device: machine == 1,
+            Conditions(sandbox_required=not NO_SANDBOX, limits_required=False),
+            Machine(clock=self.clock, needs_quiet=lambda _lab, _device: machine == 1),
         )
 
     def rows(self, table) -> list:

@@ -31,20 +31,18 @@ from pathlib import Path
 from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.running.runner import Runner
+from bottleneck_lab.cohort.running.runner import Conditions, Machine, Runner
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 with open_cohort(Path(sys.argv[1])) as cohort:
     machine, command = int(sys.argv[2]), json.loads(sys.argv[3])
     executor = LocalExecutor(cohort.folder / "slots", [], machine=machine, command=command)
-    sandboxed = bool(bubblewrap())
     runner = Runner(
         LocalDispatcher(cohort, "runner"),
         executor,
         "runner",
         cohort.jobs,
-        sandbox_required=sandboxed,
-        limits_required=False,
-        quiet=lambda lab, device: machine == 1,
+        Conditions(sandbox_required=bool(bubblewrap()), limits_required=False),
+        Machine(needs_quiet=lambda lab, device: machine == 1),
     )
     runner.run(lambda: False, 0.05)
 """

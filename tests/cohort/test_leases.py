@@ -332,14 +332,6 @@ def test_who_needs_the_whole_machine_is_not_passed_by(room):
     assert states(room) == ["queued", "queued"]
 
 
-def test_the_migrations_make_the_tables_that_the_code_uses(room):
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    with room.cohort.database.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
-
-
 def test_a_regrade_measures_the_lab_as_it_was_corrected(room, tmp_path, monkeypatch):
     """An edition is part of the signed verdict: the old one stays genuine beside the new one."""
     _, ada = room.join()

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config as AlembicConfig
 from typer.testing import CliRunner
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cli import app
-from bottleneck_lab.cohort import store
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
@@ -34,6 +30,7 @@ from .conftest import opened_room
 from .fake_job import verdict_of
 from .serving import Visitor, log_in, serving
 from .test_leases import claim, finish
+from .test_migrations import downgrade
 
 OLD, NEW = "slow-loop", "slow"
 """Older and present name of a lab of the miniature course, in these tests."""
@@ -105,12 +102,9 @@ def test_an_older_client_may_use_the_older_name(room, renamed):
 
 def age(room, receipt: Receipt, document: str) -> None:
     """Put the cohort's database back to the version before names were changed, under old names."""
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(Path(store.__file__).with_name("migrations")))
     old = sign_receipt(msgspec.structs.replace(receipt, lab=OLD), room.cohort.key())
     with room.cohort.database.writing() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0002")
+        downgrade(connection, "0002")
         for table, column in (("labs", "slug"), ("submissions", "lab"), ("extensions", "lab")):
             connection.execute(sa.text(f"UPDATE {table} SET {column} = '{OLD}'"))
         connection.execute(

@@ -14,7 +14,7 @@ from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.running.job import Result
 from bottleneck_lab.cohort.running.leases import StaleError
 from bottleneck_lab.cohort.running.remote import RemoteDispatcher
-from bottleneck_lab.cohort.running.runner import Runner
+from bottleneck_lab.cohort.running.runner import Conditions, Runner
 from bottleneck_lab.cohort.running.workers import RunnerStatus, Slot, load_runners
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
@@ -59,8 +59,7 @@ def test_another_machine_measures_and_the_server_signs(served, tmp_path):
         executor,
         "far",
         jobs,
-        sandbox_required=not NO_SANDBOX,
-        limits_required=False,
+        Conditions(sandbox_required=not NO_SANDBOX, limits_required=False),
     )
     runner.recover()
     run_until(runner, settled(room))

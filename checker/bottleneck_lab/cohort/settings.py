@@ -46,7 +46,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leaderboard: bool = True
     max_waiting: int = 3
     min_interval_s: float = 5.0
-    max_bytes: int = 256 << 10
     job_limit_s: float = 900.0
     lease_s: float = 60.0
     max_failures: int = 3

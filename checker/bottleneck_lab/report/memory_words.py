@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation, Holder
+from bottleneck_lab.analysis.memory.holders import Holder
+from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
 from bottleneck_lab.report import words
 
 UNEVEN = 0.5

@@ -59,6 +59,14 @@ class AllocatorEvents:
     def __len__(self) -> int:
         return len(self.action)
 
+    @property
+    def release(self) -> Action:
+        """Return the action that ends a block: a tensor that other streams still use is free only
+        once they are done.
+        """
+        completed = (self.action == Action.FREE_COMPLETED).any()
+        return Action.FREE_COMPLETED if completed else Action.FREE_REQUESTED
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

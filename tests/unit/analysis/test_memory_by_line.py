@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.host.nesting import innermost_at
-from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.memory.snapshot import growth_a_step
+from bottleneck_lab.analysis.memory.growth import MemoryUse, growth_a_step
 from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import describe_late_freeing
 from bottleneck_lab.trace.names import LINES_OF

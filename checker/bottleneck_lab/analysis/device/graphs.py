@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.host.view import named
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.trace.timeline import Timeline
 
 _LAUNCH = re.compile(r"^(?:cuda|cu|hip)GraphLaunch")

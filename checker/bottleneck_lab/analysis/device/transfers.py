@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.time import DeviceTime
-from bottleneck_lab.analysis.host.view import union_of
+from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import DTYPES, collective_of
 from bottleneck_lab.trace.timeline import ActivityKind, Direction, HostMemory, Timeline

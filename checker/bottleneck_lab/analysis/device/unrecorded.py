@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.view import LAUNCH_CALL, named, union_of
+from bottleneck_lab.analysis.host.view import LAUNCH_CALL
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.trace.timeline import Direction, Timeline
 
 LONGEST_PAUSE_NS = 1_000_000

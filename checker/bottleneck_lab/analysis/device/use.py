@@ -19,8 +19,9 @@ from bottleneck_lab.analysis.device.unrecorded import (
     lost_launches,
     waiting_in_queue,
 )
-from bottleneck_lab.analysis.host.view import HostView, named, union_of, view_host
+from bottleneck_lab.analysis.host.view import HostView, view_host
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
 from bottleneck_lab.analysis.what_if.host import find_host
 from bottleneck_lab.analysis.what_if.program import Program, find_beginning, make_program

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
-from bottleneck_lab.analysis.host.view import launching_threads, named, union_of
+from bottleneck_lab.analysis.host.view import launching_threads
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64, HostTable, Ints, SmallInts, Timeline, take

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.nesting import outermost
-from bottleneck_lab.analysis.host.view import named
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import (
     HostTable,

@@ -7,15 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.rows import named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline
+from bottleneck_lab.trace.timeline import HostTable, Timeline
 
 COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
 """Ranges of the libraries for collectives on the CPU, on threads of their own, from queueing to
@@ -58,13 +58,6 @@ PYTHON_NS = 200_000
 """A host that launches operators makes a call every 5 to 100 us: between two launches further apart
 than this, and without an operator, it does something else.
 """
-
-
-class Named(Protocol):
-    """Any table with names."""
-
-    @property
-    def name(self) -> SmallInts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,26 +201,3 @@ def _main(table: HostTable, rank: int) -> NDArray[np.int32]:
     """Return the thread with most rows of the rank, as an array of one; empty if there is none."""
     threads = table.thread[table.rank == rank]
     return np.array([np.bincount(threads).argmax()] if len(threads) else [], dtype=np.int32)
-
-
-def names_in(table: Named) -> list[int]:
-    """Return the names that a table's rows have, as indices into the timeline's strings."""
-    used: list[int] = np.flatnonzero(np.bincount(table.name, minlength=1)).tolist()
-    return used
-
-
-def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Return a mask of the rows whose name matches."""
-    # Each distinct name is looked at once: a capture has millions of rows and thousands of names.
-    matches = np.zeros(len(timeline.strings) + 1, dtype=bool)
-    matches[[i for i in names_in(table) if pattern.search(timeline.strings[i])]] = True
-    return np.asarray(matches[table.name])
-
-
-def union_of(table: HostTable | DeviceTable, mask: NDArray[np.bool_]) -> iv.Intervals:
-    """Return the time covered by the masked rows."""
-    parts = []
-    for rows in iv.blocks(len(table)):
-        chosen = mask[rows]
-        parts.append(iv.union(table.start[rows][chosen], table.end[rows][chosen]))
-    return iv.join(iv.NONE, *parts)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.view import union_of
+from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Timeline, different
 

@@ -8,13 +8,9 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.host.lines import code_at
-from bottleneck_lab.analysis.host.view import ALLOCATION_CALL, named
-from bottleneck_lab.analysis.memory.snapshot import (
-    Holder,
-    Lifetimes,
-    find_holders,
-    growth_a_step,
-)
+from bottleneck_lab.analysis.host.view import ALLOCATION_CALL
+from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
@@ -48,6 +44,10 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
 
 STRETCHES = 160
+LEAST_RISE = 0.01
+"""A lowest level that rises by less than this share of the highest has not grown."""
+MANY_STEPS = 30
+"""From so many steps on, each third of them has seen cycles collected."""
 LET_GO = 0.5
 """A level below this part of the one a step earlier: the program has let go of what it held."""
 FILLS = frozenset(f"aten::{name}_" for name in ("zero", "fill", "normal", "uniform", "random"))
@@ -106,6 +106,26 @@ def _use(
     )
 
 
+def growth_a_step(levels: Ints) -> int:
+    """Return by how many bytes memory grows from step to step, of its levels at the ends of steps:
+    the median change over half of them, a step. What is collected or allocated now and then, as
+    cycles are, does not look like growth then, and what grows in every tenth step does.
+
+    Where that shows no growth, cycles may hide some: of many steps, the lowest level in the last
+    third is compared with that in the third before. After the last step a program may have let go
+    of everything, so its level does not count there.
+    """
+    apart = max((len(levels) - 1) // 2, 1)
+    changes = levels[apart:] - levels[:-apart]
+    growth = int(np.median(changes)) // apart if len(changes) else 0
+    if growth > 0 or len(levels) < MANY_STEPS:
+        return growth
+    third = (len(levels) - 1) // 3
+    before, last = levels[-2 * third - 1 : -third - 1], levels[-third - 1 : -1]
+    rise = int(last.min()) - int(before.min())
+    return rise // third if rise > LEAST_RISE * levels.max() else growth
+
+
 def _moments(timeline: Timeline, rows: MemoryTable) -> Ints:
     """Return when each row's line was running: just before the row, which is its operator's end.
 
@@ -143,5 +163,5 @@ def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> l
         bytes=np.abs(rows.bytes[:end]),
         stack=line[:end],
     )
-    lives = Lifetimes(events, [], np.arange(len(numbers), dtype=np.int32))
-    return find_holders(lives, min(peak, end - 1), steps, end, list(numbers))
+    lives = Lifetimes(events, [], list(numbers), np.arange(len(numbers), dtype=np.int32))
+    return find_holders(lives, peak, steps)

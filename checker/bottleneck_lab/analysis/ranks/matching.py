@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE, named
+from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.steps.window import launch_times, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline
 

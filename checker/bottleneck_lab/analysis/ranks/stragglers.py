@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE, named, union_of
+from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline
 

@@ -23,7 +23,8 @@ from bottleneck_lab.analysis.host.operators import (
     nearest_above,
     own_times,
 )
-from bottleneck_lab.analysis.host.view import SYNC_CALL, named
+from bottleneck_lab.analysis.host.view import SYNC_CALL
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.steps.window import (
     Step,
     find_steps,

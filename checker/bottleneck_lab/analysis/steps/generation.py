@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads, named, union_of
+from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.trace.timeline import Ints, Timeline, different, take
 
 LEAST = 4

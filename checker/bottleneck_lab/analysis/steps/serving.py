@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.view import named, union_of
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.figures import Series
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Ints, Timeline

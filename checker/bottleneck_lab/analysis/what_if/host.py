@@ -12,7 +12,8 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
 from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
-from bottleneck_lab.analysis.host.view import HostView, union_of
+from bottleneck_lab.analysis.host.view import HostView
+from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Direction, Ints, Timeline
 

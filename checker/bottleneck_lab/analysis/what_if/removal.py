@@ -9,7 +9,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
-from bottleneck_lab.analysis.host.view import named
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.what_if.program import Program, on_one_axis, time_by_stream
 from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline
 

@@ -28,7 +28,7 @@ from bottleneck_lab.cohort.running.executors.base import Progress
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.running.job import JOB, RESULT, Job, Result
 from bottleneck_lab.cohort.running.leases import Choose
-from bottleneck_lab.cohort.running.runner import Runner
+from bottleneck_lab.cohort.running.runner import Machine, Runner
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.grading.verdict import Outcome, Verdict
@@ -251,23 +251,18 @@ class _Play:
             self._set_up(cohort, budget)
             intake = stack.enter_context(Intake(cohort))
             executors, runners = [], []
+            simulated = Machine(
+                clock=lambda: self.now,
+                keep_duration=lambda _lab, _device, _seconds: None,
+                missing_datasets=list,
+            )
             for number in range(machines.count):
                 name = f"machine {number + 1}"
                 executor = _Executor(folder / f"slots{number}", machines, self)
                 jobs = folder / f"jobs{number}"
                 jobs.mkdir()
                 dispatcher = _Dispatcher(cohort, name, self)
-                runners.append(
-                    Runner(
-                        dispatcher,
-                        executor,
-                        name,
-                        jobs,
-                        clock=lambda: self.now,
-                        keep=lambda _lab, _device, _seconds: None,
-                        missing=list,
-                    )
-                )
+                runners.append(Runner(dispatcher, executor, name, jobs, machine=simulated))
                 executors.append(executor)
             end = START + max(block.ends for block in self._scripts[0].blocks)
             while self._advance(executors):

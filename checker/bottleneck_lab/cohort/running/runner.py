@@ -43,11 +43,38 @@ class UnderWay(NamedTuple):
     began: float
 
 
+class Conditions(NamedTuple):
+    """Conditions under which a job measures; where a required one is missing, there is no verdict.
+
+    `quiet_s` is how long a job that needs a quiet machine waits for it.
+    """
+
+    sandbox_required: bool = True
+    limits_required: bool = True
+    quiet_s: float = 0.0
+
+
+STRICT = Conditions()
+
+
+class Machine(NamedTuple):
+    """The machine of a runner: its clock (in seconds), the checks that need it to themselves, its
+    table of how long checks took, and the data sets that it lacks.
+    """
+
+    clock: Callable[[], float] = time.time
+    needs_quiet: Callable[[str, Device], bool] = needs_quiet
+    keep_duration: Callable[[str, Device, float], None] = keep_duration
+    missing_datasets: Callable[[], list[str]] = missing_datasets
+
+
+THIS_MACHINE = Machine()
+
+
 class Runner:
     """One loop over everything under way. `step` is one turn of it; `run` turns until stopped.
 
-    `jobs` is the folder of its jobs, `clock` counts seconds, `quiet` tells what needs the machine
-    alone, `keep` is told how long each check took, and `missing` names data sets that are not here.
+    `jobs` is the folder of its jobs.
     """
 
     def __init__(
@@ -56,26 +83,15 @@ class Runner:
         executor: Executor,
         name: str,
         jobs: Path,
-        *,
-        sandbox_required: bool = True,
-        limits_required: bool = True,
-        quiet_s: float = 0.0,
-        clock: Callable[[], float] = time.time,
-        quiet: Callable[[str, Device], bool] = needs_quiet,
-        keep: Callable[[str, Device, float], None] = keep_duration,
-        missing: Callable[[], list[str]] = missing_datasets,
+        conditions: Conditions = STRICT,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         self._dispatcher = dispatcher
         self._executor = executor
         self._name = name
         self._jobs = jobs
-        self._sandbox_required = sandbox_required
-        self._limits_required = limits_required
-        self._quiet_s = quiet_s
-        self._clock = clock
-        self._quiet = quiet
-        self._keep = keep
-        self._missing = missing
+        self._conditions = conditions
+        self._machine = machine
         self._under_way: dict[str, UnderWay] = {}
         self._beat = 0.0
         self._moved = False
@@ -159,12 +175,12 @@ class Runner:
             0.0,  # whoever is told puts the time on it: clocks of machines differ
             self._executor.health(),
             machine_id() if alone else "",
-            self._missing() if alone else [],
+            self._machine.missing_datasets() if alone else [],
         )
 
     def _keep_alive(self) -> None:
         """Prolong leases, end jobs that lost theirs or take too long, and report the status."""
-        now = self._clock()
+        now = self._machine.clock()
         if 0 <= now - self._beat < BEAT_S:  # a clock that was set back does not stop the beat
             return
         beat = self._dispatcher.beat(self._status(), list(self._under_way))
@@ -192,7 +208,7 @@ class Runner:
         chosen: list[str] = []
 
         def choose(waiting: Waiting) -> str | None:
-            quiet = self._quiet(waiting.lab, waiting.device)
+            quiet = self._machine.needs_quiet(waiting.lab, waiting.device)
             slot = self._executor.choose(waiting.device, quiet=quiet)
             chosen.extend([slot] if slot else [])
             return slot
@@ -212,16 +228,18 @@ class Runner:
     def _start(self, work: Work) -> None:
         lease = work.lease
         folder = self._jobs / lease.nonce
+        conditions = self._conditions
+        quiet = self._machine.needs_quiet(lease.lab, lease.device)
         try:
             job = Job(
                 lease.nonce,
                 lease.lab,
                 lease.lab_hash,
                 lease.device,
-                self._sandbox_required,
-                self._quiet_s if self._quiet(lease.lab, lease.device) else 0.0,
+                conditions.sandbox_required,
+                conditions.quiet_s if quiet else 0.0,
                 msgspec.json.decode(lease.circumstances, type=Circumstances).record,
-                self._limits_required,
+                conditions.limits_required,
                 lease.tool,
             )
             write_job(folder, job, work.files, work.capture)
@@ -231,7 +249,7 @@ class Runner:
             self._dispatcher.give_up(lease.nonce, error.message)
             self._clear(lease, None)
             return
-        self._under_way[lease.nonce] = UnderWay(lease, handle, self._clock())
+        self._under_way[lease.nonce] = UnderWay(lease, handle, self._machine.clock())
         # Written at once: after a crash, the next runner finds the job by this handle.
         self._dispatcher.set_job(lease, handle)
 
@@ -245,7 +263,7 @@ class Runner:
             outcome = result.verdict.outcome if result.verdict else "captured"
             log.info("%s of %s: %s", lease.submission, lease.lab, outcome)
             if lease.tool is None:
-                self._keep(lease.lab, lease.device, self._clock() - began)
+                self._machine.keep_duration(lease.lab, lease.device, self._machine.clock() - began)
         except StaleError:
             log.info("%s was measured too late; another attempt has taken over", lease.submission)
         except LabError as error:

@@ -22,7 +22,7 @@ from bottleneck_lab.cohort.running.executors.slurm import SlurmExecutor
 from bottleneck_lab.cohort.running.job import end_with
 from bottleneck_lab.cohort.running.preflight import Preflight
 from bottleneck_lab.cohort.running.remote import RemoteDispatcher
-from bottleneck_lab.cohort.running.runner import Runner, only_runner
+from bottleneck_lab.cohort.running.runner import Conditions, Runner, only_runner
 from bottleneck_lab.commands.cohort.options import (
     SHARED_USER,
     Folder,
@@ -141,15 +141,10 @@ def command(
             engine = LocalExecutor(
                 home() / "slots", parse_gpus(gpus), machine=measuring.slots, uids=users
             )
-        Runner(
-            dispatcher,
-            engine,
-            label,
-            own / "jobs",
-            sandbox_required=not allow_unsandboxed,
-            limits_required=not allow_no_cgroup,
-            quiet_s=quiet,
-        ).run(lambda: bool(stopping), 0.2 if server is None else 1.0)
+        conditions = Conditions(not allow_unsandboxed, not allow_no_cgroup, quiet)
+        Runner(dispatcher, engine, label, own / "jobs", conditions).run(
+            lambda: bool(stopping), 0.2 if server is None else 1.0
+        )
 
 
 @contextmanager

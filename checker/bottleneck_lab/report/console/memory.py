@@ -8,7 +8,8 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, Holder
+from bottleneck_lab.analysis.memory.holders import Holder
+from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
 

@@ -24,6 +24,7 @@ from bottleneck_lab.trace.timeline import (
     HostTable,
     Ints,
     Thread,
+    concatenate,
     devices_of,
     make_table,
 )
@@ -129,9 +130,28 @@ class Threads:
         }
 
 
-def read_kernels(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+def read_strings(export: Export) -> Strings:
+    """Return the file's own strings; none where it has no table of them."""
+    if "StringIds" not in export.columns:
+        return Strings([])
+    query = """SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'"""
+    return Strings(export.rows("StringIds", query))
+
+
+def read_device(export: Export, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+    """Return all that ran on devices. Rows with impossible times are left out, with a note."""
+    return concatenate(
+        [
+            _read_kernels(export, strings, ranks, notes),
+            _read_copies(export, strings, ranks, notes),
+            *_read_others(export, strings, ranks, notes),
+        ]
+    )
+
+
+def _read_kernels(export: Export, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
     """Return the kernels, of which those that communicate are told by their names."""
-    rows = _plausible(rows, notes)
+    rows = _plausible(export.table("CUPTI_ACTIVITY_KIND_KERNEL"), notes)
     name = strings.look_up(rows["kernelName"])
     communicates = np.array([is_communication(value) for value in strings.values], dtype=bool)
     kind = np.where(
@@ -140,9 +160,9 @@ def read_kernels(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -
     return _activities(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
 
 
-def read_copies(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+def _read_copies(export: Export, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
     """Return the copies, with their direction and the memory on the host's side."""
-    rows = _plausible(rows, notes)
+    rows = _plausible(export.table("CUPTI_ACTIVITY_KIND_MEMCPY"), notes)
     # The host's memory is the target of a copy to the host, else the source.
     host_side = np.where(rows["copyKind"] == 2, rows["dstKind"], rows["srcKind"])
     return _activities(
@@ -158,7 +178,7 @@ def read_copies(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) ->
     )
 
 
-def read_other_activities(
+def _read_others(
     export: Export, strings: Strings, ranks: Ranks, notes: list[str]
 ) -> Iterator[DeviceTable]:
     """Yield memsets, waits, and CUDA graphs that were recorded as wholes."""
@@ -185,8 +205,9 @@ def read_other_activities(
     )
 
 
-def read_calls(rows: Rows, strings: Strings, threads: Threads) -> HostTable:
+def read_calls(export: Export, strings: Strings, threads: Threads) -> HostTable:
     """Return the calls of the runtime."""
+    rows = export.table("CUPTI_ACTIVITY_KIND_RUNTIME")
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     # cudaLaunchKernel_v7000 is cudaLaunchKernel: names are cleaned once each, not once a row.
     names = strings.look_up(rows["nameId"])

@@ -13,27 +13,32 @@ from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.foreign import refuse_database
 from bottleneck_lab.trace.nsys.activities import (
     Ranks,
-    Strings,
     Threads,
     list_devices,
     list_threads,
     read_calls,
-    read_copies,
+    read_device,
     read_facts,
-    read_kernels,
-    read_other_activities,
     read_ranges,
+    read_strings,
 )
 from bottleneck_lab.trace.nsys.export import Export, open_export
 from bottleneck_lab.trace.timeline import (
     HostTable,
     MemoryTable,
     Timeline,
-    concatenate,
     make_table,
 )
 
 EXPORT_LIMIT_S = 600
+TRACED = (
+    "StringIds",
+    "NVTX_EVENTS",
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "OSRT_API",
+)
+"""An export has at least one of these tables."""
 
 
 def load_nsys_report(path: Path) -> Timeline:
@@ -92,35 +97,14 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
 
 
 def _read(export: Export, source: Path) -> Timeline:
-    known = (
-        "StringIds",
-        "NVTX_EVENTS",
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        "OSRT_API",
-    )
-    if not any(table in export.columns for table in known):
+    if not any(table in export.columns for table in TRACED):
         refuse_database(source, export.columns)
-    strings = Strings(
-        export.rows(
-            "StringIds", """SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'"""
-        )
-        if "StringIds" in export.columns
-        else []
-    )
+    strings, ranks = read_strings(export), Ranks()
     notes: list[str] = []
-    ranks = Ranks()
-    device = concatenate(
-        [
-            read_kernels(export.table("CUPTI_ACTIVITY_KIND_KERNEL"), strings, ranks, notes),
-            read_copies(export.table("CUPTI_ACTIVITY_KIND_MEMCPY"), strings, ranks, notes),
-            *read_other_activities(export, strings, ranks, notes),
-        ]
-    )
+    device = read_device(export, strings, ranks, notes)
     threads = Threads(ranks)
-    runtime = read_calls(export.table("CUPTI_ACTIVITY_KIND_RUNTIME"), strings, threads)
+    runtime = read_calls(export, strings, threads)
     ranges, operators = read_ranges(export, strings, threads)
-    empty = make_table(HostTable)
     timeline = Timeline(
         source=str(source),
         format="nsys",
@@ -129,7 +113,7 @@ def _read(export: Export, source: Path) -> Timeline:
         runtime=runtime,
         operators=operators,
         ranges=ranges,
-        python=empty,
+        python=make_table(HostTable),
         memory=make_table(MemoryTable),
         threads=list_threads(export, strings, threads),
         devices=list_devices(export, device),
