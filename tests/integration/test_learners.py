@@ -31,7 +31,7 @@ from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import check as check_command
-from bottleneck_lab.commands import diagnose
+from bottleneck_lab.commands import sibling
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import conclude
@@ -457,9 +457,7 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     assert re.search(r"The cause is [a-z-]+\. (With that switched off|By what)", done.output)
     assert "unseen case" in learner.lab("history").output
     assert "Case 2." in learner.lab("diagnose", "--sibling").output
-    monkeypatch.setattr(
-        diagnose, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    )
+    monkeypatch.setattr(sibling, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
     assert "Case 2." in asked
     assert "The cause is " in asked

@@ -33,6 +33,7 @@ from bottleneck_lab.needs import (
     require_linux,
 )
 from bottleneck_lab.programs import find_program, how_to_get
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root, home
 
@@ -226,7 +227,7 @@ def list_obstacles(gpu: GpuState) -> list[Requirement]:
         mode = _state("GPU mode", refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE)
         rows.append(mode)
     if gpu.others:
-        state = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
+        state = f"{counted(gpu.others, 'other process', 'other processes')} on {gpu.name}"
         if gpu.busy is not None:
             state += f", a kernel running {gpu.busy:.0%} of the time"
         remedy = "End them (`nvidia-smi` lists them), or name a free GPU: `CUDA_VISIBLE_DEVICES=1`."

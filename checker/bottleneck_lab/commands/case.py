@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.commands.diagnose import ask_question
+from bottleneck_lab.commands.asking import ask_question, show_question
 from bottleneck_lab.commands.ui import Answers, Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
     GradedCase,
@@ -21,8 +21,9 @@ from bottleneck_lab.course.cases import (
     standing,
 )
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import describe_choices, parse_answers
+from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import QUESTIONS
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.cases import DrawnCase, find_case, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
 
@@ -138,11 +139,7 @@ def _show_case(drawn: DrawnCase, *, json: bool) -> None:
         return
     _describe(drawn)
     for question in QUESTIONS:
-        say(f"\n{question.id}: {question.ask}", style="bold")
-        if question.measure:
-            say(f"  {question.measure}", style="dim", hang=2)
-        for line in describe_choices(question):
-            say(f"  {line}", hang=3)
+        show_question(question)
     say_next(f"lab report {_folder(drawn)}")
     say("Then: lab case -a cause=… -a evidence=… -a line=… -a gain=…")
 
@@ -204,7 +201,7 @@ def _show_standing(set_name: str, *, json: bool) -> None:
 
 def _show_streak(now: Standing) -> None:
     say(
-        f"\nCause named in {now.named} of {now.answered} case{'s' * (now.answered != 1)};"
+        f"\nCause named in {now.named} of {counted(now.answered, 'case')};"
         f" {now.streak} in a row now."
     )
 

@@ -10,7 +10,7 @@ import typer
 
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.commands.diagnose import confirm_first_diagnosis
+from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.commands.screen import console, notes, progress
 from bottleneck_lab.commands.ui import (
     DeviceName,
@@ -31,6 +31,7 @@ from bottleneck_lab.measure.quiet import busy_cores, busy_cores_allowed, wait_un
 from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.next_step import NOT_RUN
@@ -149,7 +150,7 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
         return
     busy = busy_cores()
     if busy > allowed:
-        cores = f"{needed} core{'s' * (needed != 1)}"
+        cores = counted(needed, "core")
         note(
             f"Other programs keep {busy:.1f} of {os.cpu_count()} cores busy, and this check needs"
             f" {cores} to itself: it may not be able to decide. Ctrl-C stops it; `lab check"

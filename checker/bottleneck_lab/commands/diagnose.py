@@ -1,11 +1,10 @@
 """`lab diagnose`: commit to a cause, to evidence measured in your own capture, and to the gain from
-fixing it; with --sibling, do the same for an unseen case.
+fixing it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,24 +12,21 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.ui import Answers, Json, here, note, print_json, say, say_next
+from bottleneck_lab.commands.asking import ask_question
+from bottleneck_lab.commands.sibling import diagnose_sibling
+from bottleneck_lab.commands.ui import Answers, Json, here, print_json, say, say_next
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
-from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import describe_choices, parse_answers, read_answer
-from bottleneck_lab.grading.cases import MEMORY_GROWTH
+from bottleneck_lab.grading.answers import describe_choices, parse_answers
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import (
     beyond_ceiling,
     format_answer,
     needs_capture,
-    problem,
     problems,
     stretch_rule,
 )
-from bottleneck_lab.grading.figures import CaptureFigures
-from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import (
     Record,
     hides_causes,
@@ -42,7 +38,6 @@ from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answe
 from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.hints import take_hint
 from bottleneck_lab.workspace.progress import note_hint
-from bottleneck_lab.workspace.siblings import open_sibling
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
 
@@ -77,7 +72,7 @@ def command(
     """
     workspace = here()
     if sibling:
-        _diagnose_sibling(workspace, answer or [], json=json)
+        diagnose_sibling(workspace, answer or [], json=json)
         return
     if reveal:
         _reveal(workspace)
@@ -126,33 +121,6 @@ def _misplaced(workspace: Workspace, question: QuestionSpec, answer: Answer) -> 
     return misplaced_answers(workspace, [question], {question.id: answer}).get(question.id)
 
 
-def ask_question(
-    question: QuestionSpec,
-    known: Any = None,
-    refuse: Callable[[QuestionSpec, Answer], str | None] | None = None,
-    seen: CaptureFigures | None = None,
-) -> Answer:
-    """Ask at the terminal until the answer has the right form and `refuse` gives no reason against
-    it. `seen` is the capture in which a stretch is to be marked.
-    """
-    say(f"\n{question.ask}", style="bold")
-    if question.measure:
-        say(question.measure, style="dim")
-    if question.shows:
-        say(stretch_rule(seen), style="dim")
-    for line in describe_choices(question):
-        say(f"  {line}", hang=3)
-    default = known if is_given(known) else None
-    while True:
-        answer = read_answer(question, str(typer.prompt(question.id, default=default)))
-        complaint = problem(question, answer)
-        if complaint is None and refuse is not None:
-            complaint = refuse(question, answer)
-        if complaint is None:
-            return answer
-        say(complaint, style="red")
-
-
 def _commit_if_whole(
     workspace: Workspace, record: Record, *, at_terminal: bool
 ) -> tuple[Record, bool]:
@@ -168,27 +136,6 @@ def _commit_if_whole(
         return record, False
     now = commit_answers(workspace, record)
     return now, len(now.commitments) > len(record.commitments)
-
-
-def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
-    """Say that a check commits the answers in diagnosis.toml, where nothing is committed yet; at a
-    terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.
-    """
-    is_first = hides_causes(workspace.lab, load_record(workspace))
-    if not is_first or problems(workspace.lab.spec.questions, load_answers(workspace.root)):
-        return
-    if json or not sys.stdin.isatty():
-        note(
-            "This commits the answers in diagnosis.toml: your first diagnosis, the one that counts."
-        )
-    elif not typer.confirm(
-        "Your diagnosis is not committed yet. Commit it now? Your first is the one that counts.",
-        default=True,
-    ):
-        raise UsageError(
-            "Nothing was checked: a check needs a committed diagnosis.",
-            "`lab diagnose` goes through the answers again.",
-        )
 
 
 def _reveal(workspace: Workspace) -> None:
@@ -265,6 +212,7 @@ _CORRECTS = "`lab diagnose -a ID=VALUE` corrects an answer."
 
 
 def _conclude(workspace: Workspace, record: Record, missing: list[str], *, committed: bool) -> None:
+    """Print what became of the answers, and the next command."""
     if missing:
         saved = ""
         if len(missing) < len(workspace.lab.spec.questions):
@@ -285,27 +233,7 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
             )
             say_next("lab diagnose")
     elif len(record.commitments) == 1:
-        say(
-            "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
-            f" {_VERDICT} {_CORRECTS}"
-        )
-        if numbered(workspace.captures):
-            say(
-                "\n`lab report` now names causes, findings and the largest possible gain, with your"
-                " answers next to what the tool measured."
-            )
-        # The brief withholds some of these limits, because they give the cause away.
-        device = workspace.lab.spec.devices.get(workspace.info.device)
-        criteria = device.criteria if device else []
-        limits = [each for each in criteria if each.kind in ("target", "mechanism")]
-        if limits:
-            say("\nBesides right answers, a check asks for this:")
-        for limit in limits:
-            say(f"  {describe_criterion(limit)}", hang=2)
-        if numbered(workspace.captures):
-            say_next("lab report --html report.html")
-        else:
-            say_next("lab check")
+        _explain_first_commitment(workspace)
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
@@ -314,63 +242,26 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         say_next("lab check")
 
 
-def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
-    """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
-    if not workspace.lab.spec.siblings:
-        raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
-    if is_blind(workspace):
-        raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
-    fresh = open_sibling(workspace) is None
-    case, story = draw_case(workspace)
-    answers, wrong = parse_answers(QUESTIONS, texts)
-    if wrong:
-        raise UsageError(" ".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
-    # A fresh case is only told: nobody can answer before having looked at its capture.
-    if sys.stdin.isatty() and not json and not texts and not fresh:
-        say(story)
-        answers = {question.id: ask_question(question) for question in QUESTIONS}
-    missing = [question.id for question in QUESTIONS if question.id not in answers]
-    if missing:
-        _tell_case(workspace, story, missing if texts else [], json=json)
-        return
-    graded = grade_case(workspace, case, answers)
-    if json:
-        truth = {"cause": graded.cause, "gain": graded.gain}
-        print_json({"named": graded.named, "results": graded.results, "truth": truth})
-        return
-    for result in graded.results:
-        mark, style = ("✓", "green") if result.holds else ("✗", "red")
-        say(f"{mark} {result.sentence}", style, hang=2)
-    be, need = ("was", "needed") if graded.measured else ("would be", "would need")
-    effect = f"{be} {graded.gain:.2f}x as fast"
-    if graded.cause == MEMORY_GROWTH:
-        effect = f"{need} {graded.gain:.2f}x less memory at its peak"
-    origin = "With that switched off" if graded.measured else "By what the capture shows of it"
-    say(f"\nThe cause is {graded.cause}. {origin}, the program {effect}.")
+def _explain_first_commitment(workspace: Workspace) -> None:
+    """Print what the commitment opens, and what a check asks for besides right answers."""
     say(
-        "`lab report --sibling` now shows its causes and findings. The gains there are estimates,"
-        " and may differ a little from this one."
+        "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
+        f" {_VERDICT} {_CORRECTS}"
     )
-
-
-def _tell_case(workspace: Workspace, story: str, missing: list[str], *, json: bool) -> None:
-    if json:
-        print_json({"story": story, "questions": QUESTIONS})
-        return
-    say(story)
-    say(
-        "\nIt is another program, and its cause may be another. What carries over from this lab is"
-        f" the method, not the answer: {', '.join(workspace.lab.spec.skills)}."
-    )
-    say(
-        "\n`lab report --sibling` shows its capture, with --html as a page with the timeline. Five"
-        " minutes, one answer to each question:"
-    )
-    for question in QUESTIONS:
-        say(f"\n{question.id}: {question.ask}", style="bold")
-        for line in describe_choices(question):
-            say(f"  {line}", hang=3)
-    if missing:
-        say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
-    say_next("lab report --sibling")
-    say("Then: lab diagnose --sibling")
+    if numbered(workspace.captures):
+        say(
+            "\n`lab report` now names causes, findings and the largest possible gain, with your"
+            " answers next to what the tool measured."
+        )
+    # The brief withholds some of these limits, because they give the cause away.
+    device = workspace.lab.spec.devices.get(workspace.info.device)
+    criteria = device.criteria if device else []
+    limits = [each for each in criteria if each.kind in ("target", "mechanism")]
+    if limits:
+        say("\nBesides right answers, a check asks for this:")
+    for limit in limits:
+        say(f"  {describe_criterion(limit)}", hang=2)
+    if numbered(workspace.captures):
+        say_next("lab report --html report.html")
+    else:
+        say_next("lab check")

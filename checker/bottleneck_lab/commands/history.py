@@ -18,6 +18,7 @@ from bottleneck_lab.grading.calibration import (
 from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import describe_standing, headline
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
@@ -171,7 +172,7 @@ def _show_diagnoses(workspace: Workspace, record: Record) -> None:
         title = f"correction {number}" if number else "diagnosis"
         hints = "before any hint"
         if commitment.hints:
-            hints = f"after {commitment.hints} hint{'s' * (commitment.hints != 1)}"
+            hints = f"after {counted(commitment.hints, 'hint')}"
         answers = ", ".join(
             f"{question.id} {format_answer(question, commitment.answers[question.id])}"
             for question in workspace.lab.spec.questions

@@ -10,8 +10,8 @@ from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.client import PATIENCE_S, Client
 from bottleneck_lab.cohort.members.membership import require_membership
 from bottleneck_lab.cohort.moments import local_iso
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
+from bottleneck_lab.wording import counted
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.members.membership import Membership

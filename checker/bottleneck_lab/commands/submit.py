@@ -20,8 +20,7 @@ from bottleneck_lab.cohort.members.membership import (
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem, gather
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
-from bottleneck_lab.cohort.words import counted
-from bottleneck_lab.commands.diagnose import confirm_first_diagnosis
+from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say, say_next
 from bottleneck_lab.course.captures import evidence_capture, read_capture, readable
@@ -32,6 +31,7 @@ from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.captures import make_capture
 from bottleneck_lab.workspace.commitments import Record, is_blind_at, load_record
 

@@ -8,6 +8,8 @@ from statistics import median
 
 import msgspec
 
+from bottleneck_lab.wording import counted
+
 RIGHT = 1.1
 """A prediction within this factor of what is measured is called right."""
 
@@ -62,7 +64,7 @@ def describe_point(point: PastPrediction) -> str:
 
 def describe_calibration(calibration: Calibration) -> str:
     """Return the calibration in a sentence or two."""
-    labs = f"{len(calibration.points)} lab{'s' * (len(calibration.points) != 1)}"
+    labs = counted(len(calibration.points), "lab")
     right = sum(describe_point(point) == "right" for point in calibration.points)
     off = max(calibration.bias, 1 / calibration.bias)
     lean = "neither too high nor too low"

@@ -6,6 +6,7 @@ from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.holders import Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
 from bottleneck_lab.report import words
+from bottleneck_lab.wording import counted
 
 UNEVEN = 0.5
 """Levels after steps that differ by this part of the peak are worth a sentence."""
@@ -21,8 +22,8 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
         share = unused / memory.reserved_bytes
     sentences = [
         (
-            f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,}"
-            f" block{'s' * (memory.held_blocks != 1)},"
+            f"{words.format_bytes(memory.held_bytes)} is allocated in"
+            f" {counted(memory.held_blocks, 'block')},"
             f" {words.format_bytes(memory.rounding_bytes)} of it from rounding up."
         ),
         (

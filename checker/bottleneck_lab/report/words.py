@@ -16,6 +16,7 @@ from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 from bottleneck_lab.trace.timeline import Timeline
+from bottleneck_lab.wording import counted
 
 DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
 
@@ -180,7 +181,7 @@ def describe_ceilings(machine: Machine) -> list[str]:
     """
     threads = ""
     if machine.threads:
-        threads = f", {machine.threads} thread{'s' * (machine.threads != 1)}"
+        threads = f", {counted(machine.threads, 'thread')}"
     rates = [
         f"  {precision:7} {format_flops(rate)} at most, in matrix products"
         for precision, rate in machine.flops.items()
@@ -247,7 +248,7 @@ def format_interval(criterion: CriterionResult) -> str:
     elif high is not None:
         parts.append(f"at most {format_figure(high, criterion.unit, criterion.target)}")
     if criterion.samples:
-        parts.append(f"{criterion.samples} sample{'s' * (criterion.samples != 1)}")
+        parts.append(counted(criterion.samples, "sample"))
     return ", ".join(parts)
 
 
@@ -395,7 +396,7 @@ def describe_standing(standing: Standing | None) -> str:
         return f"the diagnosis does not count as yours ({how})"
     hints = ""
     if standing.hints:
-        hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}"
+        hints = f" with {counted(standing.hints, 'hint')}"
     corrected = {0: "", 1: ", corrected once", 2: ", corrected twice"}.get(
         standing.corrections, f", corrected {standing.corrections} times"
     )

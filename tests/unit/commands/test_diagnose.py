@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
-from bottleneck_lab.commands import diagnose as commands_diagnose
-from bottleneck_lab.commands.diagnose import confirm_first_diagnosis
+from bottleneck_lab.commands import asking
+from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
@@ -96,11 +96,11 @@ def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monk
     save_answers(workspace, {"cause": find_lab(workspace.lab.slug).spec.questions[0].choices[0]})
     save_answers(workspace, {"evidence": 0.6, "where": "10-20 ms", "predicted_gain": 2.0})
     notes: list[str] = []
-    monkeypatch.setattr(commands_diagnose, "note", notes.append)
+    monkeypatch.setattr(asking, "note", notes.append)
     confirm_first_diagnosis(workspace, json=False)
     assert "your first diagnosis, the one that counts" in "".join(notes)
-    monkeypatch.setattr(commands_diagnose.sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(commands_diagnose.typer, "confirm", lambda *_, **__: False)
+    monkeypatch.setattr(asking.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(asking.typer, "confirm", lambda *_, **__: False)
     with pytest.raises(UsageError, match="Nothing was checked"):
         confirm_first_diagnosis(workspace, json=False)
     assert not load_record(workspace).commitments

@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.causes import CAUSE_OF, Cause
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.what_if.removal import Removal
+from bottleneck_lab.wording import counted
 
 WAITED_SHARE = 0.02
 """Waiting of other ranks below this share of the time is not worth a sentence."""
@@ -254,7 +255,7 @@ def repeated_calls(seen: Evidence) -> tuple[float, str]:
     lines = sorted(row.line for row in rows)
     others = ""
     if len(lines) > 1:
-        others = f" and {len(lines) - 1} more line{'s' * (len(lines) > 2)} of it"
+        others = f" and {counted(len(lines) - 1, 'more line')} of it"
     calls = sum(row.operators for row in rows) / steps
     each = " per step" if seen.steps else ""
     back = sum(row.backward_ns for row in rows) / seen.time_ns

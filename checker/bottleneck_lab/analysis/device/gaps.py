@@ -10,6 +10,7 @@ from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime
 from bottleneck_lab.analysis.host.lines import lines_during, operator_during, places_during
 from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.trace.timeline import Ints, Timeline
+from bottleneck_lab.wording import counted
 
 LARGEST = 20
 """Number of gaps that are listed."""
@@ -86,8 +87,8 @@ def _explain(
     if not len(timeline.device):
         state, sentence = "without an operator", row.cpu_sentence or row.sentence
     evidence = (
-        f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in {count}"
-        f" gap{'s' * (count != 1)}, in which {sentence}."
+        f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in"
+        f" {counted(count, 'gap')}, in which {sentence}."
     )
     line, inside = "", []
     if share >= LEAST_LINE_SHARE:

@@ -30,9 +30,9 @@ from bottleneck_lab.cohort.moments import iso, parse_moment
 from bottleneck_lab.cohort.protocol import Receipt
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, with_verdict
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.attest import MAX_BYTES, Verification, fingerprint, verify_bytes
+from bottleneck_lab.wording import counted
 
 CONTEXT = b"bottleneck-lab grades\n"
 """Prefix of the signed bytes: no other signature of the cohort can pass for this one."""

@@ -24,9 +24,9 @@ from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.wording import counted
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort

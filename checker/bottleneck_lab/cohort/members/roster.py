@@ -16,8 +16,8 @@ from sqlalchemy import Connection, select
 from bottleneck_lab.cohort.members.people import add_person, clean, correct_person
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.wording import counted
 
 MAX_ROWS = 20_000
 _NAME_PARTS = ("first_name", "last_name")

@@ -13,7 +13,7 @@ from bottleneck_lab.cohort.rehearsal.learners import Block, make_scripts
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
 from bottleneck_lab.cohort.running.durations import Durations, typical_s
 from bottleneck_lab.cohort.running.forecast import sort_of
-from bottleneck_lab.cohort.words import counted
+from bottleneck_lab.wording import counted
 
 TOO_LONG_S = 300.0
 """A wait from which learners stop working on the lab and begin to ask."""

@@ -34,7 +34,7 @@ from bottleneck_lab.cohort.sign_in.courses import (
 from bottleneck_lab.cohort.sign_in.identities import sign_in
 from bottleneck_lab.cohort.sign_in.openid import OpenId
 from bottleneck_lab.cohort.sign_in.tokens import BEGUN_S, BegunSignIns
-from bottleneck_lab.cohort.words import counted
+from bottleneck_lab.wording import counted
 
 router = APIRouter()
 COOKIE = "bottleneck_lab_sign_in"

@@ -24,8 +24,8 @@ from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.wording import counted
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort

@@ -9,9 +9,9 @@ import typer
 
 from bottleneck_lab.cohort.backup import back_up
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
+from bottleneck_lab.wording import counted
 
 EXAMPLE = "lab cohort backup autumn.tar --folder autumn-workshop"
 

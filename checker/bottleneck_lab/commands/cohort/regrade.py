@@ -11,10 +11,10 @@ from bottleneck_lab.catalog import current_name, load_labs
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running import leases
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.wording import counted
 
 EXAMPLE = "lab cohort regrade idle-gpu --folder autumn-workshop"
 

@@ -17,11 +17,11 @@ from bottleneck_lab.cohort.rehearsal.play import Machines
 from bottleneck_lab.cohort.rehearsal.summary import Plan, Rehearsal, clock, rehearse
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import sort_of
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import Folder, default_slots, parse_labs
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.wording import counted
 
 EXAMPLE = "lab cohort rehearse --learners 60 --labs stuttering-tagger,idle-gpu"
 

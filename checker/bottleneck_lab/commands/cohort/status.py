@@ -10,10 +10,10 @@ from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.view.room import Room, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
-from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
+from bottleneck_lab.wording import counted
 
 EXAMPLE = "lab cohort status --folder autumn-workshop"
 

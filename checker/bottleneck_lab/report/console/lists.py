@@ -22,6 +22,7 @@ from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roof
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.report.memory_words import describe_late_freeing
+from bottleneck_lab.wording import counted
 
 # Rows of a list: the place to begin is never below the fifth.
 TOP = 5
@@ -55,8 +56,7 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
     rows = []
     for use in summary.launches:
         if summary.steps:
-            each = f"{use.kernels_per_step:,.0f}"
-            count = f"{each} kernel{'s' * (each != '1')} per step"
+            count = f"{counted(round(use.kernels_per_step), 'kernel')} per step"
         else:
             count = f"{use.kernels:,} kernels"
         half = f"half of them under {words.format_duration(use.median_kernel_ns)}"
@@ -82,8 +82,7 @@ def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
     sheet.line("Who waited for whom, summed over the ranks that waited:", indent=2)
     for rank, because, ns, times in rows[:TOP]:
         length = sheet.safe(words.format_duration(ns))
-        often = f"{times} collective{'s' * (times != 1)}"
-        sheet.path(f"{length:>9} for {rank}, {because} ({often})", indent=3)
+        sheet.path(f"{length:>9} for {rank}, {because} ({counted(times, 'collective')})", indent=3)
     transfer = words.format_duration(summary.collective_waits.transfer_ns)
     sheet.line(f"{transfer} of it is transfer.", indent=3)
 
@@ -134,8 +133,7 @@ def print_workers(sheet: Sheet, summary: Summary) -> None:
     """
     for number, use in enumerate(summary.workers[:TOP]):
         made = (
-            f"{use.batches} batch{'es' * (use.batches != 1)} of"
-            f" {words.format_duration(use.batch_ns)}"
+            f"{counted(use.batches, 'batch', 'batches')} of {words.format_duration(use.batch_ns)}"
         )
         took = f"{made}, busy {words.format_share(use.busy_share)} of the time"
         if not number:

@@ -12,6 +12,7 @@ from bottleneck_lab.analysis.memory.holders import Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
+from bottleneck_lab.wording import counted
 
 ROWS = 12
 _LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 30, 11, 7, 12, 20
@@ -77,7 +78,7 @@ def print_holders(
     rest = len(holders) - top
     if rest > 0:
         sheet.line(
-            f"and {rest} more line{'s' * (rest > 1)}: `lab report FILE --html PAGE`",
+            f"and {counted(rest, 'more line')}: `lab report FILE --html PAGE`",
             indent=1,
             style="dim",
         )

@@ -22,6 +22,7 @@ from bottleneck_lab.report.memory_words import COLUMNS, describe_late_freeing, h
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
 from bottleneck_lab.report.page.roofline_chart import roofline_chart
+from bottleneck_lab.wording import counted
 
 # Rows of a table; `lab report --query` shows all.
 TOP = 15
@@ -36,8 +37,7 @@ def workers_table(summary: Summary) -> Markup | None:
     cells = []
     for use in summary.workers:
         took = (
-            f"{use.batches} batch{'es' * (use.batches != 1)} of"
-            f" {words.format_duration(use.batch_ns)}"
+            f"{counted(use.batches, 'batch', 'batches')} of {words.format_duration(use.batch_ns)}"
         )
         cells.append([tag("b", use.worker), took, words.format_share_column(use.busy_share)])
         cells += [
