@@ -34,7 +34,6 @@ from bottleneck_lab.measure.worker import load_module
 from bottleneck_lab.trace import ActivityKind
 
 MAKE = Path(__file__).resolve().parents[1] / "datasets" / "captures" / "make.py"
-CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "captures"
 TUNED = {"strength": (0.8, 1.0, 2.0), "steps": (8,), "jitter": (0.03,)}
 HELD_OUT = {"strength": (0.9, 1.4, 2.0), "steps": (5, 17), "jitter": (0.10,)}
 PRECISION, RECALL = 0.98, 0.95
@@ -313,9 +312,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--no-recorded", action="store_true")
-    parser.add_argument(
-        "--shapes", type=Path, default=CAPTURES, help="real captures whose steps are replayed"
-    )
+    parser.add_argument("--shapes", type=Path, help="real captures whose steps are replayed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -323,7 +320,7 @@ def main() -> None:
             "tuned": synthetic(folder, range(1, options.seeds + 1), TUNED),
             "held out": synthetic(folder, range(101, 101 + options.seeds), HELD_OUT),
         }
-        shapes = [*read_shapes(options.shapes)] if options.shapes.is_dir() else []
+        shapes = [*read_shapes(options.shapes)] if options.shapes else []
         if shapes:
             sets[f"real shapes, {len(shapes)} captures"] = shaped(
                 folder, shapes, range(201, 201 + options.seeds)

@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from bottleneck_lab.report.comparison_words import (
 )
 from bottleneck_lab.trace.names import MODELLED_HOST
 
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
+from ...captures import recorded_capture
 
 
 @pytest.fixture
@@ -349,17 +348,14 @@ def test_the_interval_for_a_shift_is_the_textbook_s():
     assert few.low == -np.inf
 
 
-@pytest.mark.skipif(
-    not CAPTURES.is_dir(),
-    reason="the captures of other people's programs are not in the repository",
-)
 def test_a_real_fix_of_a_real_program():
     """ResNet-50 on a V100, with no workers and with four; and two ranks of one job, which do the
     same.
     """
-    result = compare(*(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz") for n in (0, 4)))
-    alone, helped = (
-        summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4)
+    before, after = (
+        load(recorded_capture(f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4)
     )
+    result = compare(before, after)
+    alone, helped = summarise(before), summarise(after)
     assert "input-starved" in result.findings_gone
     assert result.speedup == pytest.approx(alone.step_mean_ns / helped.step_mean_ns, rel=0.15)

@@ -7,7 +7,6 @@ row to the last, and waits drawn on a stream count as busy.
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +16,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.trace import ActivityKind
 from bottleneck_lab.trace.timeline import Timeline, take
 
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
-pytestmark = pytest.mark.skipif(
-    not CAPTURES.is_dir(),
-    reason="the captures of other people's programs are not in the repository",
-)
+from ...captures import recorded_capture
 
 PEER = {
     "hta_a100_16ranks_rank0": (705853, 143836, 166865),
@@ -56,13 +51,13 @@ def as_the_peer_counts(timeline: Timeline) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("name", PEER)
 def test_the_temporal_breakdown_agrees(name):
-    timeline = load(CAPTURES / f"{name}.json.gz")
+    timeline = load(recorded_capture(f"{name}.json.gz"))
     assert as_the_peer_counts(timeline) == PEER[name]
 
 
 @pytest.mark.parametrize("name", PEER)
 def test_our_figures_add_up_on_real_captures(name):
-    summary = summarise(load(CAPTURES / f"{name}.json.gz"))
+    summary = summarise(load(recorded_capture(f"{name}.json.gz")))
     for use in summary.devices:
         assert (
             sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
@@ -73,7 +68,8 @@ def test_our_figures_add_up_on_real_captures(name):
 
 def test_resnet_waits_for_its_loader_without_workers_and_not_with_four():
     alone, helped = (
-        summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4)
+        summarise(load(recorded_capture(f"kineto_v100_resnet50_workers{n}.json.gz")))
+        for n in (0, 4)
     )
     assert alone.findings[0].id == "input-starved"
     assert "input-starved" not in {finding.id for finding in helped.findings}
@@ -81,7 +77,7 @@ def test_resnet_waits_for_its_loader_without_workers_and_not_with_four():
 
 def test_nsys_kernel_times_are_the_exports_own():
     """Summed durations by device as SQL gives them on the same file."""
-    timeline = load(CAPTURES / "nsysai_h100_2gpu_1s.sqlite.gz")
+    timeline = load(recorded_capture("nsysai_h100_2gpu_1s.sqlite.gz"))
     kernels = take(
         timeline.device,
         (timeline.device.kind == ActivityKind.KERNEL)

@@ -1,21 +1,14 @@
-"""What real captures show, worked out by hand from their rows, and that the report says the same.
-
-The captures of other projects are read from the folder in `BOTTLENECK_LAB_CAPTURES`, where that is
-set; they are Holistic Trace Analysis's, Kineto's, TraceLens's and nsys-ai's test data.
-"""
+"""The report says of real captures what their rows show, worked out by hand."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from bottleneck_lab import load, summarise
 
-OWN = Path(__file__).parents[3] / "datasets" / "captures"
-EXTRA = os.environ.get("BOTTLENECK_LAB_CAPTURES", "")
+from ...captures import recorded_capture
 
 
 class Answer(NamedTuple):
@@ -164,12 +157,7 @@ ANSWERS = (
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.capture)
 def test_the_report_says_what_the_rows_show(answer):
-    path = OWN / answer.capture
-    if not path.is_file():
-        path = Path(EXTRA) / answer.capture
-    if not path.is_file() or (not EXTRA and not path.is_relative_to(OWN)):
-        pytest.skip("BOTTLENECK_LAB_CAPTURES names no folder with this capture")
-    findings = summarise(load(path)).findings
+    findings = summarise(load(recorded_capture(answer.capture))).findings
     if not answer.finding:
         assert [each.id for each in findings] == []
         return

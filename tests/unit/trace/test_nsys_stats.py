@@ -24,12 +24,10 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.trace import ActivityKind, HostMemory
 from bottleneck_lab.trace.timeline import Timeline, take
 
-CAPTURE = Path(__file__).parents[4] / "shared" / "captures" / "nsysai_h100_2gpu_1s.sqlite.gz"
+from ...captures import recorded_capture
+
 NSYS = shutil.which("nsys")
 needs_nsys = pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
-needs_capture = pytest.mark.skipif(
-    not CAPTURE.is_file(), reason="other people's captures are not in the repository"
-)
 
 Sums = dict[str, tuple[int, int]]
 
@@ -83,12 +81,17 @@ def elsewhere(tmp_path):
     return {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
 
 
-@needs_capture
-def test_sums_are_those_that_nsys_gives():
+@pytest.fixture
+def h100() -> Path:
+    """A second of two H100s, recorded by nsys-ai."""
+    return recorded_capture("nsysai_h100_2gpu_1s.sqlite.gz")
+
+
+def test_sums_are_those_that_nsys_gives(h100):
     """Read off nsys 2022.4.2 (`stats --report gpukernsum,gpumemtimesum,cudaapisum`); on any
     machine.
     """
-    timeline = load(CAPTURE)
+    timeline = load(h100)
     device, calls = ours(timeline, timeline.device), ours(timeline, timeline.runtime)
     assert device["Memcpy HtoD"] == (450, 1841630798)
     assert device["Memcpy DtoD"] == (450, 39203544)
@@ -99,12 +102,12 @@ def test_sums_are_those_that_nsys_gives():
 
 
 @pytest.fixture
-def with_holes(tmp_path) -> Path:
+def with_holes(tmp_path, h100) -> Path:
     """The capture with what the first GPU did in three stretches of time taken out, so that there
     are gaps of 10 ms and more.
     """
     path = tmp_path / "holes.sqlite"
-    path.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
+    path.write_bytes(gzip.decompress(h100.read_bytes()))
     with contextlib.closing(sqlite3.connect(path)) as file, file:
         begin, end = file.execute(
             "SELECT min(start), max(end) FROM CUPTI_ACTIVITY_KIND_KERNEL"
@@ -130,7 +133,6 @@ def our_gaps(path: Path, at_least_ns: int) -> set[tuple[int, int, int]]:
     }
 
 
-@needs_capture
 def test_gaps_are_those_that_nsys_gives(with_holes):
     """Read off nsys 2022.4.2 (`analyze --rule gpu-starv:gap=1`); on any machine."""
     assert our_gaps(with_holes, 1_000_000) == {
@@ -142,7 +144,6 @@ def test_gaps_are_those_that_nsys_gives(with_holes):
 
 @pytest.mark.nsys
 @needs_nsys
-@needs_capture
 def test_what_is_found_agrees_on_a_gpu_capture(with_holes, elsewhere):
     def rows(rule: str) -> list[dict[str, str]]:
         command = [
@@ -194,10 +195,9 @@ def test_what_is_found_agrees_on_a_gpu_capture(with_holes, elsewhere):
 
 @pytest.mark.nsys
 @needs_nsys
-@needs_capture
-def test_every_sum_agrees_on_a_gpu_capture(tmp_path, elsewhere):
+def test_every_sum_agrees_on_a_gpu_capture(tmp_path, elsewhere, h100):
     path = tmp_path / "h100.sqlite"
-    path.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
+    path.write_bytes(gzip.decompress(h100.read_bytes()))
     timeline = load(path)
     kinds = timeline.device.kind
     kernels = take(

@@ -1,0 +1,76 @@
+"""What commands ask at the terminal: the questions of a diagnosis, and whether to commit one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.commands.ui import note, say
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.answers import describe_choices, read_answer
+from bottleneck_lab.grading.diagnosis import problem, problems, stretch_rule
+from bottleneck_lab.grading.figures import CaptureFigures
+from bottleneck_lab.workspace.commitments import hides_causes, load_record
+from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
+from bottleneck_lab.workspace.folder import Workspace
+
+
+def show_question(question: QuestionSpec) -> None:
+    """Print a question under its name, how its answer is measured, and its choices."""
+    say(f"\n{question.id}: {question.ask}", style="bold")
+    if question.measure:
+        say(f"  {question.measure}", style="dim", hang=2)
+    for line in describe_choices(question):
+        say(f"  {line}", hang=3)
+
+
+def ask_question(
+    question: QuestionSpec,
+    known: Any = None,
+    refuse: Callable[[QuestionSpec, Answer], str | None] | None = None,
+    seen: CaptureFigures | None = None,
+) -> Answer:
+    """Ask at the terminal until the answer has the right form and `refuse` gives no reason against
+    it. `seen` is the capture in which a stretch is to be marked.
+    """
+    say(f"\n{question.ask}", style="bold")
+    if question.measure:
+        say(question.measure, style="dim")
+    if question.shows:
+        say(stretch_rule(seen), style="dim")
+    for line in describe_choices(question):
+        say(f"  {line}", hang=3)
+    default = known if is_given(known) else None
+    while True:
+        answer = read_answer(question, str(typer.prompt(question.id, default=default)))
+        complaint = problem(question, answer)
+        if complaint is None and refuse is not None:
+            complaint = refuse(question, answer)
+        if complaint is None:
+            return answer
+        say(complaint, style="red")
+
+
+def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
+    """Say that a check commits the answers in diagnosis.toml, where nothing is committed yet; at a
+    terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.
+    """
+    is_first = hides_causes(workspace.lab, load_record(workspace))
+    if not is_first or problems(workspace.lab.spec.questions, load_answers(workspace.root)):
+        return
+    if json or not sys.stdin.isatty():
+        note(
+            "This commits the answers in diagnosis.toml: your first diagnosis, the one that counts."
+        )
+    elif not typer.confirm(
+        "Your diagnosis is not committed yet. Commit it now? Your first is the one that counts.",
+        default=True,
+    ):
+        raise UsageError(
+            "Nothing was checked: a check needs a committed diagnosis.",
+            "`lab diagnose` goes through the answers again.",
+        )

@@ -1,0 +1,76 @@
+"""`lab diagnose --sibling`: diagnose an unseen case from its capture, once and finally."""
+
+from __future__ import annotations
+
+import sys
+
+from bottleneck_lab.commands.asking import ask_question, show_question
+from bottleneck_lab.commands.ui import print_json, say, say_next
+from bottleneck_lab.course.siblings import draw_case, grade_case
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.answers import parse_answers
+from bottleneck_lab.grading.cases import MEMORY_GROWTH
+from bottleneck_lab.grading.siblings import QUESTIONS
+from bottleneck_lab.workspace.commitments import is_blind
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.siblings import open_sibling
+
+
+def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
+    """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
+    if not workspace.lab.spec.siblings:
+        raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
+    if is_blind(workspace):
+        raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
+    fresh = open_sibling(workspace) is None
+    case, story = draw_case(workspace)
+    answers, wrong = parse_answers(QUESTIONS, texts)
+    if wrong:
+        raise UsageError(" ".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
+    # A fresh case is only told: nobody can answer before having looked at its capture.
+    if sys.stdin.isatty() and not json and not texts and not fresh:
+        say(story)
+        answers = {question.id: ask_question(question) for question in QUESTIONS}
+    missing = [question.id for question in QUESTIONS if question.id not in answers]
+    if missing:
+        _show_case(workspace, story, missing if texts else [], json=json)
+        return
+    graded = grade_case(workspace, case, answers)
+    if json:
+        truth = {"cause": graded.cause, "gain": graded.gain}
+        print_json({"named": graded.named, "results": graded.results, "truth": truth})
+        return
+    for result in graded.results:
+        mark, style = ("✓", "green") if result.holds else ("✗", "red")
+        say(f"{mark} {result.sentence}", style, hang=2)
+    be, need = ("was", "needed") if graded.measured else ("would be", "would need")
+    effect = f"{be} {graded.gain:.2f}x as fast"
+    if graded.cause == MEMORY_GROWTH:
+        effect = f"{need} {graded.gain:.2f}x less memory at its peak"
+    origin = "With that switched off" if graded.measured else "By what the capture shows of it"
+    say(f"\nThe cause is {graded.cause}. {origin}, the program {effect}.")
+    say(
+        "`lab report --sibling` now shows its causes and findings. The gains there are estimates,"
+        " and may differ a little from this one."
+    )
+
+
+def _show_case(workspace: Workspace, story: str, missing: list[str], *, json: bool) -> None:
+    if json:
+        print_json({"story": story, "questions": QUESTIONS})
+        return
+    say(story)
+    say(
+        "\nIt is another program, and its cause may be another. What carries over from this lab is"
+        f" the method, not the answer: {', '.join(workspace.lab.spec.skills)}."
+    )
+    say(
+        "\n`lab report --sibling` shows its capture, with --html as a page with the timeline. Five"
+        " minutes, one answer to each question:"
+    )
+    for question in QUESTIONS:
+        show_question(question)
+    if missing:
+        say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
+    say_next("lab report --sibling")
+    say("Then: lab diagnose --sibling")
