@@ -23,7 +23,8 @@ from markdown_tables import head, row
 from bottleneck_lab import load
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.capture import workload
+from bottleneck_lab.capture.tools import profile_workload
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import Lab, find_lab
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.measure.context import Context
@@ -143,15 +144,8 @@ def capture_modelled(captured: Captured) -> Shares:
         start_workspace(lab, workspace, "virtual")
         recipe = workspace / "recipe.py"
         recipe.write_text(_with_constants(recipe.read_text("utf-8"), captured.size), "utf-8")
-        trace = workload.profile(
-            lab,
-            workspace,
-            "virtual",
-            "torch",
-            data=workspace,
-            out=out,
-            progress=lambda _doing, _share: None,
-        )
+        workload = Workload(lab, workspace, "virtual", workspace)
+        trace = profile_workload(workload, "torch", out)
         return read_shares(trace)
 
 

@@ -57,7 +57,8 @@ def grade(slug: str, what: str) -> dict[str, Any]:
 
 def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
     """Capture a lab's code on `cuda`, and keep it below `into`, cut and freed of names."""
-    from bottleneck_lab.capture import workload
+    from bottleneck_lab.capture import tools
+    from bottleneck_lab.capture.workload import Workload
     from bottleneck_lab.course import proving
     from bottleneck_lab.workspace.dataset import data_folder
     from bottleneck_lab.workspace.start import start_workspace
@@ -69,15 +70,8 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
         out.mkdir()
         start_workspace(lab, workspace, DEVICE)
         proving.lay_out(lab, submissions(lab)[what], workspace)
-        trace = workload.profile(
-            lab,
-            workspace,
-            DEVICE,
-            tool,
-            data=data_folder(lab),
-            out=out,
-            progress=lambda _doing, _share: None,
-        )
+        workload = Workload(lab, workspace, DEVICE, data_folder(lab))
+        trace = tools.profile_workload(workload, tool, out)
         return keep(trace, into / f"{slug}-{what}-{tool}")
 
 

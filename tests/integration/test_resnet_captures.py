@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.capture import workload
+from bottleneck_lab.capture.tools import profile_workload
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import Lab, LabSpec
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.trace.load import load
@@ -26,15 +27,7 @@ def captured(slug, photos, folder, scripts):
     place.mkdir()
     for name in spec.files:
         shutil.copy((scripts if name in spec.editable else lab.path) / name, place)
-    trace = workload.profile(
-        lab,
-        place,
-        "cpu",
-        "torch",
-        data=photos,
-        out=out,
-        progress=lambda _doing, _share: None,
-    )
+    trace = profile_workload(Workload(lab, place, "cpu", photos), "torch", out)
     return summarise(load(trace))
 
 

@@ -86,7 +86,7 @@ class Learner:
         # What is right on this machine is a measurement too: roofline's takes seconds.
         monkeypatch.setattr(checking, "solution_here", lambda lab, *_: load_answers(lab.solution))
         monkeypatch.setattr(check_command, "_mind_others", lambda *_: None)
-        monkeypatch.setattr(profile.workload, "profile", _capture)
+        monkeypatch.setattr(profile, "profile_workload", _capture)
         # Data sets count as made: nothing reads them, since nothing is measured.
         for name in ("photos", "tritonserver"):
             made = folder / "home" / "datasets" / name / "manifest.json"
@@ -94,7 +94,7 @@ class Learner:
             made.write_text('{"complete": true}')
         monkeypatch.setattr(start, "make", lambda _name: None)
         monkeypatch.setattr(run, "_scale", lambda *_: None)
-        monkeypatch.setattr(run, "run_workload", lambda *_, on_line, **__: on_line("285.0") or 0)
+        monkeypatch.setattr(run, "run_workload", lambda _, on_line: on_line("285.0") or 0)
         load_labs.cache_clear()
         self.at(folder)
 
@@ -136,10 +136,11 @@ class Learner:
         )
 
 
-def _capture(lab, root, device, tool, *, out, **_):
+def _capture(workload, tool, out, _progress):
     """Stands for the profiler: a made-up capture of the code as it is now."""
     shutil.copy(TRACE, out / "trace.json.gz")
-    described = {"files": ["trace.json.gz"], "tool": tool, "code": lab.code_hash(root)}
+    code = workload.lab.code_hash(workload.folder)
+    described = {"files": ["trace.json.gz"], "tool": tool, "code": code}
     (out / "capture.json").write_text(json.dumps({**described, "made_at": "2026-01-01"}))
 
 

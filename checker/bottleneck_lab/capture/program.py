@@ -20,6 +20,12 @@ TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
 FRAMES, FRAMES_OUTCOME = "frames.json.gz", "frames-outcome.json"
 """Files of the second run, which records Python's frames and lines and little else."""
 
+WITH_SNAPSHOT = f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory."
+WITHOUT_SNAPSHOT = (
+    "No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's"
+    " allocator."
+)
+
 # Above all of Kineto's levels: it otherwise prints lines of its own among the program's.
 SILENT = "6"
 _SCRIPT = Path(__file__).with_name("script.py")
@@ -87,15 +93,8 @@ def record(request: Request) -> Captured:
     notes = [
         f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome
     ]
-    if request.options.memory and not snapshots:
-        notes.append(
-            "No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's"
-            " allocator."
-        )
-    elif request.options.memory:
-        notes.append(
-            f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory."
-        )
+    if request.options.memory:
+        notes.append(WITH_SNAPSHOT if snapshots else WITHOUT_SNAPSHOT)
     frames: list[str] = []
     if request.options.stack and not ended.interrupted:
         frames, second = _record_frames(request)

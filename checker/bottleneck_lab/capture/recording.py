@@ -113,6 +113,19 @@ class Captured:
     frames: list[str] = field(default_factory=list)
     costs_ns: dict[str, float] = field(default_factory=dict)
 
+    def facts(self) -> dict[str, object]:
+        """Return what `capture.json` says of it besides its files."""
+        return {
+            "version": self.version,
+            "command": self.command,
+            "frames": self.frames,
+            "extra": self.extra,
+            "costs_ns": self.costs_ns,
+            "status": self.ended.status,
+            "seconds": round(self.ended.seconds, 3),
+            "notes": self.notes,
+        }
+
 
 def typed(command: list[str], request: Request) -> str:
     """Return the command as a line to be pasted into a shell in the program's folder; there it

@@ -110,13 +110,8 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
     steps, cuda = Steps(), torch.cuda.is_available()
     register_optimizer_step_post_hook(steps)
     mark_loader_starts()
-    plan = None
-    if options.schedule:
-        plan = schedule(**options.schedule, repeat=1)
     lines = _lines_module()
-    own = None
-    if options.stack:
-        own = lines.Lines()
+    own = lines.Lines() if options.stack else None
 
     def write(done: Any) -> None:
         if own:
@@ -131,34 +126,47 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         lines.compress(plain, target, own, steps.ends_ns)
         plain.unlink()
 
-    if options.snapshot and cuda:
-        # Frames of C++ would take minutes to look up when the snapshot is written. Annotations tell
-        # its steps.
-        torch.cuda.memory._record_memory_history(
-            stacks="python", max_entries=1_000_000, global_record_annotations=True
-        )
-    try:
-        with profile(
+    with (
+        allocator_history(options.snapshot if cuda else None),
+        profile(
             activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else []),
-            schedule=plan,
+            schedule=schedule(**options.schedule, repeat=1) if options.schedule else None,
             record_shapes=options.shapes,
             profile_memory=options.memory,
             with_stack=options.stack,
             on_trace_ready=write,
-        ) as profiler:
-            steps.moved = profiler.step if plan else None
-            if own and plan:
-                steps.before = options.schedule["wait"] + options.schedule["warmup"]
-                steps.recorded = own.start
-            elif own:
-                own.start()
-            yield steps
-            if cuda:
-                torch.cuda.synchronize()
+        ) as profiler,
+    ):
+        if options.schedule:
+            steps.moved = profiler.step
+        if own and options.schedule:
+            steps.before = options.schedule["wait"] + options.schedule["warmup"]
+            steps.recorded = own.start
+        elif own:
+            own.start()
+        yield steps
+        if cuda:
+            torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def allocator_history(snapshot: str | None) -> Iterator[None]:
+    """Record the history of the GPU's allocator and write it to `snapshot`; nothing if None."""
+    if snapshot is None:
+        yield
+        return
+    import torch
+
+    # Frames of C++ would take minutes to look up when the snapshot is written. Annotations tell its
+    # steps.
+    torch.cuda.memory._record_memory_history(
+        stacks="python", max_entries=1_000_000, global_record_annotations=True
+    )
+    try:
+        yield
     finally:
-        if options.snapshot and cuda:
-            dump: Any = torch.cuda.memory._dump_snapshot  # torch has no types for it
-            dump(str(of_rank(options.snapshot)))
+        dump: Any = torch.cuda.memory._dump_snapshot  # torch has no types for it
+        dump(str(of_rank(snapshot)))
 
 
 def costs_ns(options: argparse.Namespace) -> dict[str, float]:

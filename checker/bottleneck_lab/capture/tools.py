@@ -12,7 +12,8 @@ from pathlib import Path
 
 from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.recording import Captured, Options, Request
-from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.capture.workload import Workload, context_of, show_nothing
+from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -32,7 +33,7 @@ LAB_LIMIT_S = 240.0
 compute-sanitizer has this for each of its checks.
 """
 
-OUTPUT = "output.txt"
+TRACE, OUTPUT = "trace.json.gz", "output.txt"
 _EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
     "nsys": ("nsys", nsys.record),
     "ncu": ("ncu", ncu.record),
@@ -55,8 +56,8 @@ def locate(executable: str) -> str:
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Make one capture with `tool` in the request's empty folder, and describes it in
-    `capture.json`.
+    """Make one capture with `tool` in the request's empty folder, and keep what the
+    program printed beside it.
 
     Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when
     nothing usable was recorded.
@@ -78,21 +79,13 @@ def locate_tool(tool: str) -> str | None:
     return None
 
 
-def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
+def describe(out: Path, tool: str, files: list[str], **more: object) -> None:
     """Write `capture.json`: what was recorded, how, and where. No host name, no environment
     variables.
     """
     description = {
         "tool": tool,
-        "version": captured.version,
-        "command": captured.command,
-        "files": captured.files,
-        "frames": captured.frames,
-        "extra": captured.extra,
-        "costs_ns": captured.costs_ns,
-        "status": captured.ended.status,
-        "seconds": round(captured.ended.seconds, 3),
-        "notes": captured.notes,
+        "files": files,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": fingerprint(),
         **more,
@@ -100,63 +93,82 @@ def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
     (out / "capture.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
 
 
-def profile_with(
-    lab: Lab,
-    workspace: Path,
-    device: Device,
-    tool: str,
-    *,
-    data: Path,
-    out: Path,
-    progress: Progress,
+def profile_workload(
+    workload: Workload, tool: str, out: Path, progress: Progress = show_nothing
 ) -> Path:
-    """Capture a lab's workload as it runs alone (`python <entry>`), so that the same command can be
-    copied and run by hand.
-
-    Returns the first file of the capture. Raises as `record` does.
+    """Capture a lab's code with `tool` into the folder `out`; return the first file of the capture.
+    Raises CaptureError, UsageError or MachineError.
     """
+    lab, folder, device, _ = workload
+    code = lab.code_hash(folder)  # of what is run: it may be edited meanwhile
+    facts: dict[str, object] = {}
+    if tool == "torch":
+        files = _record_as_its_kind(workload, out, progress)
+    else:
+        captured = _record_around(workload, tool, out, progress)
+        files, facts = captured.files, captured.facts()
+    emulated = device == "virtual"
+    describe(out, tool, files, **facts, lab=lab.slug, device=device, emulated=emulated, code=code)
+    return out / files[0]
+
+
+def _record_as_its_kind(workload: Workload, out: Path, progress: Progress) -> list[str]:
+    """Run the code under torch.profiler as its kind does; return the traces, the first rank's
+    first.
+    """
+    lines: list[str] = []
+    with context_of(workload) as context:
+        progress("running the workload under torch.profiler", 0.1)
+        status = kind_of(workload.lab).profile(context, out / TRACE, lines.append)
+    if status or not (out / TRACE).is_file():
+        last = "\n".join(line.rstrip() for line in lines[-12:])
+        raise CaptureError(
+            f"The workload exited with status {status} before its trace was written:\n{last}",
+            "Fix the error above; `lab run` runs the workload without a profiler.",
+        )
+    (out / OUTPUT).write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
+    return sorted(path.name for path in out.glob("trace*.json.gz"))
+
+
+def _record_around(workload: Workload, tool: str, out: Path, progress: Progress) -> Captured:
+    """Record the code as it runs alone (`python <entry>`), so that the same command can be copied
+    and run by hand.
+    """
+    lab, folder, device, data = workload
     request = Request(
         program=kind_of(lab).program(lab, device, tool),
-        folder=workspace,
+        folder=folder,
         out=out,
         environment={"LAB_PHOTOS": str(data), "LAB_DEVICE": device},
         limit_s=LAB_LIMIT_S,
         options=Options(
             memory=tool == "memory",
-            kernel=_kernels(lab, workspace),
+            kernel=_kernels(lab, folder),
             launches=LAB_LAUNCHES,
             check="memcheck,racecheck",
         ),
         announce=lambda line: progress(f"$ {line}", 0.2),
     )
-    code = lab.code_hash(workspace)  # of what is run: it may be edited meanwhile
     captured = record(tool, request)
     if tool not in WITHOUT_TIMELINE:
         _require_timeline(out / captured.files[0], tool)
-    describe(
-        captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code
-    )
-    return out / captured.files[0]
+    return captured
 
 
 def _kernels(lab: Lab, workspace: Path) -> str:
-    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the
-    library's attention; empty if it has none.
+    """Return ncu's regular expression for the lab's own kernels, by their names in its sources, and
+    the library's attention; empty if it has none.
     """
     names: set[str] = set()
     for name in lab.spec.editable:
         if (workspace / name).is_file():
-            text = (workspace / name).read_text(encoding="utf-8", errors="replace")
-        else:
-            text = ""
-        names.update(_KERNEL.findall(text))
-    if names:
-        return "|".join([*sorted(names), "flash_fwd", "fmha", "cudnn"])
-    return ""
+            source = (workspace / name).read_text(encoding="utf-8", errors="replace")
+            names.update(_KERNEL.findall(source))
+    return "|".join([*sorted(names), "flash_fwd", "fmha", "cudnn"]) if names else ""
 
 
 def _require_timeline(trace: Path, tool: str) -> None:
-    """Hints and the diagnosis read a lab's captures: one that shows nothing must not become one."""
+    """Raise CaptureError for a trace that shows nothing: hints and the diagnosis would read it."""
     try:
         load(trace)
     except CaptureError as error:

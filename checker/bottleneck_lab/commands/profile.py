@@ -14,11 +14,17 @@ import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.capture.sanitizer import CHECKS
-from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, locate_tool, record
+from bottleneck_lab.capture.tools import (
+    WITHOUT_TIMELINE,
+    describe,
+    locate_tool,
+    profile_workload,
+    record,
+)
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import (
     DeviceName,
@@ -255,7 +261,7 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
 def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline | None]:
     """Make the capture in its unfinished folder, read it, and only then give it its name."""
     captured = record(tool, request)
-    describe(captured, tool, request.out, program=list(request.program))
+    describe(request.out, tool, captured.files, **captured.facts(), program=list(request.program))
     note(
         f"The program ran for {captured.ended.seconds:.1f} s, including recording and writing."
         " Reading the capture…"
@@ -369,11 +375,12 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
     require_torch("`lab profile`")
     locate_tool(tool)
     lab = workspace.lab
-    chosen, data = choose_device(lab, device or workspace.info.device), data_folder(lab)
+    chosen = choose_device(lab, device or workspace.info.device)
+    workload = Workload(lab, workspace.root, chosen, data_folder(lab))
 
     def fill(out: Path) -> None:
         with progress() as show:
-            workload.profile(lab, workspace.root, chosen, tool, data=data, out=out, progress=show)
+            profile_workload(workload, tool, out, show)
 
     with workspace.working("lab profile", wait=not no_wait, on_wait=waiting):
         return make_capture(workspace, tool, fill)

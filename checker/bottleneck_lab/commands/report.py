@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
@@ -18,7 +14,7 @@ from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import QUESTIONS, Question, find_question
-from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
+from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
@@ -39,16 +35,17 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.memory import render_memory
+from bottleneck_lab.report.console.query import render_query
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import counters_only
 from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
-from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.report.words import format_duration
+from bottleneck_lab.trace import Timeline
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot
 from bottleneck_lab.workspace.commitments import load_record
@@ -60,9 +57,6 @@ DEFAULT_PAGE = "report.html"
 
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
-
-_LEAST_TEXT = 16
-"""Columns of text that would be folded to fewer letters make a table that nobody can read."""
 
 Captures = Annotated[
     list[str] | None,
@@ -300,19 +294,7 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
     timeline = subject.timeline()
     devices = [*find_device_uses(timeline)]
     if at:
-        stretch = parse_stretch(at)
-        if stretch is None:
-            raise UsageError(
-                f"'{at}' is not a stretch of time.",
-                "Give its start and end, counted from the start of the capture: `lab report --at"
-                " 12.5-14ms`.",
-            )
-        origin_ns, end_ns = timeline.extent
-        if stretch.start >= end_ns - origin_ns:
-            raise UsageError(
-                f"The capture ends at {format_duration(end_ns - origin_ns)}, before '{at}' begins.",
-                "Give a stretch inside it, counted from the start of the capture.",
-            )
+        stretch = _parse_stretch(at, timeline)
     else:
         gaps = numbered_gaps([use for use, _ in devices])
         if gap > len(gaps):
@@ -325,11 +307,29 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
         # A stretch counts from the start of the capture.
         origin_ns = timeline.extent[0]
         stretch = Window(longest.start_ns - origin_ns, longest.end_ns - origin_ns)
-    selection: Selection = select(timeline, [time for _, time in devices], stretch)
+    selection = select(timeline, [time for _, time in devices], stretch)
     if json:
         print_json(selection)
     else:
         render_selection(selection, timeline, console())
+
+
+def _parse_stretch(text: str, timeline: Timeline) -> Window:
+    """Return a stretch that begins inside the capture. Raises UsageError for anything else."""
+    stretch = parse_stretch(text)
+    if stretch is None:
+        raise UsageError(
+            f"'{text}' is not a stretch of time.",
+            "Give its start and end, counted from the start of the capture: `lab report --at"
+            " 12.5-14ms`.",
+        )
+    origin_ns, end_ns = timeline.extent
+    if stretch.start >= end_ns - origin_ns:
+        raise UsageError(
+            f"The capture ends at {format_duration(end_ns - origin_ns)}, before '{text}' begins.",
+            "Give a stretch inside it, counted from the start of the capture.",
+        )
+    return stretch
 
 
 def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bool) -> None:
@@ -346,45 +346,9 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
     if not result.rows:
         say("No rows: the capture holds nothing of this kind.")
         return
-    short: dict[str, str] = {}
-    if isinstance(query_, Question) and "name" in result.columns:
-        names = [row[result.columns.index("name")] for row in result.rows]
-        short = short_names(name for name in names if isinstance(name, str))
-    cells = [[short.get(str(value), _format_cell(value)) for value in row] for row in result.rows]
-    table, least_width = Table(box=box.SIMPLE_HEAD, pad_edge=False), 0
-    for column, name in enumerate(result.columns):
-        number = all(isinstance(row[column], int | float) for row in result.rows)
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-        # A number stays on one line; a text may be folded, but not to a few letters a line.
-        longest = max(len(row[column]) for row in cells)
-        least_width += max(len(name), longest if number else min(longest, _LEAST_TEXT)) + 3
-    if least_width > console().width:
-        _print_records(result.columns, cells)
-    else:
-        for row in cells:
-            table.add_row(*map(Text, row))
-        console().print(table)
+    render_query(result, console(), short=isinstance(query_, Question))
     if result.cut:
         note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
-
-
-def _print_records(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print the cells of each row one below the other, for more columns than a terminal holds."""
-    for number, cells in enumerate(rows, start=1):
-        say(f"row {number:,}", style="bold")
-        record = Table.grid(padding=(0, 2))
-        for name, cell in zip(columns, cells, strict=True):
-            record.add_row(Text(f"  {name}"), Text(cell))
-        console().print(record)
-
-
-def _format_cell(value: object) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        text = f"{value:,.5g}"
-        return f"{value:,.6f}".rstrip("0").rstrip(".") if "e" in text else text
-    return "" if value is None else str(value)
 
 
 def full_report(subject: Subject) -> Report:

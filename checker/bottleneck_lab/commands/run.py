@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.capture.doctor import choose_device, require_torch
-from bottleneck_lab.capture.workload import run_workload, scale_workload
+from bottleneck_lab.capture.workload import Workload, run_workload, scale_workload
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
@@ -51,13 +51,8 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
         if scales:
             _scale(workspace, chosen, numbers)
             return
-        status = run_workload(
-            lab,
-            workspace.root,
-            chosen,
-            data=data_folder(lab),
-            on_line=lambda line: say(line.rstrip("\n")),
-        )
+        workload = Workload(lab, workspace.root, chosen, data_folder(lab))
+        status = run_workload(workload, lambda line: say(line.rstrip("\n")))
     if status:
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
@@ -70,9 +65,8 @@ def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
     """
     lab = workspace.lab
     with progress() as show:
-        scaling = scale_workload(
-            lab, workspace.root, device, ranks, data=data_folder(lab), progress=show
-        )
+        workload = Workload(lab, workspace.root, device, data_folder(lab))
+        scaling = scale_workload(workload, ranks, show)
     blind = is_blind(workspace)
     render_scaling(scaling, console(), blind=blind)
     if blind:

@@ -119,17 +119,7 @@ def _send(
             # was sent before and not answered is accepted also when its time is over.
             client.require_allowed(workspace.lab.slug)
             raise
-    spec = workspace.lab.spec
-    # This machine needs no such device: the runner measures.
-    chosen: Device = workspace.info.device
-    if device is not None:
-        known = next((each for each in spec.devices if each == device), None)
-        if known is None:
-            raise UsageError(
-                f"'{workspace.lab.slug}' cannot be measured on {device}.",
-                f"Choose one of {', '.join(spec.devices)}.",
-            )
-        chosen = known
+    chosen = _choose_device(workspace, device)
     if tool is None:
         # Both are of one capture: of which code it is stands in the one that is sent.
         folder = _diagnosed_capture(workspace, record)
@@ -152,6 +142,22 @@ def _send(
     keep_receipt(accepted.receipt)
     forget_unsent()
     return accepted
+
+
+def _choose_device(workspace: Workspace, wanted: str | None) -> Device:
+    """Return the device to measure on, which this machine need not have. Raises UsageError for one
+    that the lab does not know.
+    """
+    if wanted is None:
+        return workspace.info.device
+    devices = workspace.lab.spec.devices
+    for device in devices:
+        if device == wanted:
+            return device
+    raise UsageError(
+        f"'{workspace.lab.slug}' cannot be measured on {wanted}.",
+        f"Choose one of {', '.join(devices)}.",
+    )
 
 
 def _diagnosed_capture(workspace: Workspace, record: Record) -> Path | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bottleneck_lab.capture.doctor import choose_device, require_torch
-from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.catalog import Device, Lab, QuestionSpec
 from bottleneck_lab.course.captures import capture_figures
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.course.progress import ShowProgress
@@ -18,7 +20,7 @@ from bottleneck_lab.course.regrading import regrade
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
-from bottleneck_lab.grading.verdict import Prediction, Verdict
+from bottleneck_lab.grading.verdict import Graded, Prediction, Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
@@ -66,20 +68,23 @@ def check_workspace(
     """
     lab, learner = workspace.lab, require_ready(workspace)
     chosen = choose_device(lab, device or workspace.info.device)
-    # The key is read before anything is measured, and never by a worker.
-    key = load_private_key(key_file) if key_file else None
-    if key_file:
-        _require_secret(key_file, lab)
+    key = _load_secret_key(key_file, lab) if key_file else None
     with (
         workspace.working("lab check", wait=wait, on_wait=on_wait),
         submission(workspace, lab) as folder,
     ):
         # Inside the lock: a check that was waited for has added its own attempt.
         earlier = load_attempts(workspace)
+        answers = _grade_answers(workspace, learner, folder, chosen)
         # A signature vouches for a measurement, so a runner always measures.
-        verdict, remarks = _measure(
-            workspace, learner, earlier, folder, chosen, show_progress, reuse=key is None
-        )
+        last = earlier[-1].verdict if earlier and not key else None
+        verdict = _measure(lab, folder, chosen, answers.graded, last, show_progress)
+        # In this order: the figures that answer the questions are quoted to those who may have
+        # them, and then leave the verdict.
+        remarks = quote_own_figures(workspace, learner, verdict)
+        verdict = without_answers(lab, verdict)
+        if answers.questions:
+            verdict = _with_diagnosis(workspace, learner, earlier, folder, verdict, answers)
         if key:
             verdict = sign(verdict, key)
         attempt = record(workspace, verdict, folder)
@@ -103,8 +108,11 @@ def require_ready(workspace: Workspace) -> Record:
     return require_diagnosis(workspace, load_record(workspace))
 
 
-def _require_secret(key_file: Path, lab: Lab) -> None:
-    """Raise MachineError if the code under test could read the signing key."""
+def _load_secret_key(key_file: Path, lab: Lab) -> Ed25519PrivateKey:
+    """Return the signing key, read before anything is measured, and never by a worker. Raises
+    MachineError if the code under test could read it.
+    """
+    key = load_private_key(key_file)
     if bubblewrap() is None:
         raise MachineError(
             "A verdict is signed only if the code under test runs in a sandbox; otherwise that code"
@@ -117,52 +125,63 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
             " with it.",
             "Move the key to a folder in your home that holds nothing else.",
         )
+    return key
+
+
+class _Answers(NamedTuple):
+    """The questions that are asked, the right answers here, and the learner's as graded."""
+
+    questions: list[QuestionSpec]
+    right: Mapping[str, Any]
+    graded: Graded
+
+
+def _grade_answers(workspace: Workspace, learner: Record, folder: Path, device: Device) -> _Answers:
+    """Grade the answers in `folder`."""
+    lab, answers = workspace.lab, load_answers(folder)
+    questions, right = questions_of(lab, learner), solution_here(lab, device, answers)
+    capture, first = None, None
+    if learner.commitments:
+        first = learner.commitments[0].answers
+        if needs_capture(questions):
+            capture = capture_figures(workspace, learner.commitments[-1].capture)
+    return _Answers(questions, right, grade_diagnosis(questions, answers, right, capture, first))
 
 
 def _measure(
+    lab: Lab,
+    folder: Path,
+    device: Device,
+    graded: Graded,
+    last: Verdict | None,
+    show_progress: ShowProgress,
+) -> Verdict:
+    """Return the verdict on the submission in `folder`: the `last` one with its answers graded
+    again, where nothing else has changed since; otherwise a measured one.
+    """
+    verdict = regrade(lab, device, last, folder, graded) if last else None
+    if verdict is None:
+        with show_progress() as show:
+            data = data_folder(lab)
+            verdict = check_lab(lab, folder, device, data=data, progress=show, graded=graded)
+    return verdict
+
+
+def _with_diagnosis(
     workspace: Workspace,
     learner: Record,
     earlier: list[Attempt],
     folder: Path,
-    device: Device,
-    show_progress: ShowProgress,
-    *,
-    reuse: bool,
-) -> tuple[Verdict, list[str]]:
-    """Return the verdict on the submission in `folder`, and remarks for the learner. With `reuse`,
-    nothing is measured where only answers have changed since the last check.
+    verdict: Verdict,
+    answers: _Answers,
+) -> Verdict:
+    """Return the verdict with the worth of the diagnosis, and with what a prediction about the
+    reference is measured by.
     """
-    lab, answers = workspace.lab, load_answers(folder)
-    questions = questions_of(lab, learner)
-    solution = solution_here(lab, device, answers)
-    capture = None
-    if learner.commitments and needs_capture(questions):
-        capture = capture_figures(workspace, learner.commitments[-1].capture)
-    first = learner.commitments[0].answers if learner.commitments else None
-    graded = grade_diagnosis(questions, answers, solution, capture, first)
-    verdict = None
-    if reuse and earlier:
-        verdict = regrade(lab, device, earlier[-1].verdict, folder, graded)
-    if verdict is None:
-        with show_progress() as show:
-            verdict = check_lab(
-                lab,
-                folder,
-                device,
-                data=data_folder(lab),
-                progress=show,
-                graded=graded,
-            )
-    # In this order: the figures that answer the questions are quoted to those who may have them,
-    # and then leave the verdict.
-    remarks = quote_own_figures(workspace, learner, verdict)
-    verdict = without_answers(lab, verdict)
-    if not questions:
-        return verdict, remarks
-    if graded.prediction and any(question.to_reference for question in questions):
-        verdict = msgspec.structs.replace(
-            verdict, prediction=_to_reference(lab, earlier, verdict, graded.prediction)
-        )
+    lab, prediction = workspace.lab, answers.graded.prediction
+    if prediction and any(question.to_reference for question in answers.questions):
+        prediction = _to_reference(lab, earlier, verdict, prediction)
+        verdict = msgspec.structs.replace(verdict, prediction=prediction)
     standings = [attempt.verdict.diagnosis for attempt in earlier]
     named = [standing.named for standing in standings if standing and standing.named is not None]
     standing = standing_of(
@@ -172,9 +191,9 @@ def _measure(
         folder,
         partial(capture_figures, workspace),
         named[0] if named else None,
-        solution,
+        answers.right,
     )
-    return msgspec.structs.replace(verdict, diagnosis=standing), remarks
+    return msgspec.structs.replace(verdict, diagnosis=standing)
 
 
 def quote_own_figures(workspace: Workspace, learner: Record, verdict: Verdict) -> list[str]:

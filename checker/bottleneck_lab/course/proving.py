@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.capture.tools import profile_workload
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import Device, Lab, SiblingSpec
 from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.progress import ShowProgress, no_progress
@@ -170,9 +171,8 @@ def capture_problems(
             (workspace / name).write_bytes((source / name).read_bytes())
         try:
             with show_progress() as show:
-                workload.profile(
-                    lab, workspace, device, "torch", data=data_folder(lab), out=out, progress=show
-                )
+                workload = Workload(lab, workspace, device, data_folder(lab))
+                profile_workload(workload, "torch", out, show)
             return captured(lab, read_capture(out))
         except (UsageError, CaptureError) as error:
             return [error.message]

@@ -330,14 +330,14 @@ def test_a_submission_is_graded_by_what_proves_labs(gpu, monkeypatch, what, outc
 
 
 def test_a_submission_is_captured_where_a_learner_would_have_it(gpu, monkeypatch, tmp_path):
-    def profile(lab, workspace, device, tool, *, out, **_):
-        assert (lab.slug, device, tool) == ("resnet-latency", "cuda", "torch")
-        assert "CUDAGraph" in (workspace / "predict.py").read_text()
+    def profile_workload(workload, tool, out):
+        assert (workload.lab.slug, workload.device, tool) == ("resnet-latency", "cuda", "torch")
+        assert "CUDAGraph" in (workload.folder / "predict.py").read_text()
         trace = out / "trace.json.gz"
         trace.write_bytes(gzip.compress(b'{"traceEvents": []}'))
         return trace
 
-    monkeypatch.setattr("bottleneck_lab.capture.workload.profile", profile)
+    monkeypatch.setattr("bottleneck_lab.capture.tools.profile_workload", profile_workload)
     monkeypatch.setattr("bottleneck_lab.workspace.dataset.data_folder", lambda _: None)
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
     kept = gpu.actions.capture("resnet-latency", "solution", "torch", tmp_path / "kept")

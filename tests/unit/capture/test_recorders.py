@@ -10,6 +10,7 @@ import pytest
 
 from bottleneck_lab.capture import ncu, nsys, sanitizer, tools
 from bottleneck_lab.capture.recording import Options, Request
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.trace.ncu import parse_csv
@@ -113,9 +114,7 @@ def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(
     monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, SANITIZER)))
     lab, out = find_lab("fused-attention"), tmp_path / "out"
     out.mkdir()
-    tools.profile_with(
-        lab, lab.path, "cuda", "sanitizer", data=tmp_path, out=out, progress=lambda *_: None
-    )
+    tools.profile_workload(Workload(lab, lab.path, "cuda", tmp_path), "sanitizer", out)
     described = json.loads((out / "capture.json").read_text())
     assert described["files"] == ["memcheck.txt", "racecheck.txt"]
     assert described["command"].count("bare.py") == 2
@@ -139,7 +138,7 @@ def test_a_capture_is_described_without_naming_the_host(stand_in, request_, monk
     monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, NSYS)))
     monkeypatch.setenv("TOKEN", "hunter2")
     captured = tools.record("nsys", request_)
-    tools.describe(captured, "nsys", request_.out, program=["echo"])
+    tools.describe(request_.out, "nsys", captured.files, **captured.facts(), program=["echo"])
     text = (request_.out / "capture.json").read_text()
     described = json.loads(text)
     assert (described["tool"], described["status"], described["files"]) == (
@@ -172,14 +171,9 @@ class TestOfALab:
         workspace.mkdir()
         (workspace / "predict.py").write_text("print('alone')")
         shown = []
-        trace = tools.profile_with(
-            find_lab("resnet-latency"),
-            workspace,
-            "cpu",
-            tool,
-            data=tmp_path / "photos",
-            out=out,
-            progress=lambda doing, _share: shown.append(doing),
+        workload = Workload(find_lab("resnet-latency"), workspace, "cpu", tmp_path / "photos")
+        trace = tools.profile_workload(
+            workload, tool, out, lambda doing, _share: shown.append(doing)
         )
         return trace, shown
 

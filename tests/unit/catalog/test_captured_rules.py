@@ -72,11 +72,11 @@ def test_every_figure_of_a_capture_is_one_that_an_author_may_name(file):
 def test_where_recording_is_the_task_the_solution_records(monkeypatch, slug, recorded):
     lab, seen = find_lab(slug), {}
 
-    def profile(_lab, workspace, *_, **__):
-        seen.update({name: (workspace / name).read_bytes() for name in lab.spec.files})
+    def profile_workload(workload, *_):
+        seen.update({name: (workload.folder / name).read_bytes() for name in lab.spec.files})
 
     monkeypatch.setattr(proving, "data_folder", lambda _: None)
-    monkeypatch.setattr(proving.workload, "profile", profile)
+    monkeypatch.setattr(proving, "profile_workload", profile_workload)
     monkeypatch.setattr(proving, "read_capture", lambda _: None)
     monkeypatch.setattr(proving, "captured", lambda *_: [])
     assert proving.capture_problems(lab, "cpu") == []

@@ -19,7 +19,8 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
-from bottleneck_lab.capture import workload
+from bottleneck_lab.capture.tools import profile_workload
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import Lab, LabSpec
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import CaptureError, UsageError
@@ -372,15 +373,7 @@ def profiled(lab, workspace, tmp_path):
     photos = tmp_path / "photos" / "large"
     photos.mkdir(parents=True)
     Image.new("RGB", (2304, 1728)).save(photos / "0.jpg")
-    workload.profile(
-        lab,
-        workspace,
-        "cpu",
-        "torch",
-        data=photos.parent,
-        out=out,
-        progress=lambda *_: None,
-    )
+    profile_workload(Workload(lab, workspace, "cpu", photos.parent), "torch", out)
 
 
 def test_a_script_that_records_nothing_is_told_what_its_part_is(tmp_path):

@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bottleneck_lab.trace.counters import KernelCounters
 from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.shapes import PRECISIONS
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, take
@@ -58,51 +57,6 @@ MACHINES: tuple[Machine, ...] = (
 """
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """A kernel under its roofline. `intensity` is FLOP per byte of device memory; `ceiling_share`
-    (0–1) is how near it comes to the ceiling above it.
-    """
-
-    name: str
-    intensity: float
-    flops_per_s: float
-    bytes_per_s: float
-    bound: Literal["compute-bound", "memory-bound", "latency-bound"]
-    ceiling_share: float
-
-
-LATENCY_SHARE = 0.2
-"""Below this share of both ceilings, neither limits the kernel: it lacks parallelism, or waits."""
-
-
-def place(
-    name: str,
-    flop: float,
-    moved_bytes: float,
-    seconds: float,
-    machine: Machine,
-    precision: str = "fp32",
-) -> Placement:
-    """Place one kernel. Raises ValueError when times or traffic are not positive: such a kernel has
-    no place.
-    """
-    if flop < 0 or moved_bytes <= 0 or seconds <= 0:
-        raise ValueError(
-            f"a kernel needs positive time and traffic, not {seconds} s and {moved_bytes} bytes"
-        )
-    # The roofline's two sides meet at the machine's balance: left of it memory sets the ceiling.
-    intensity = flop / moved_bytes
-    compute = flop / seconds / machine.flops[precision]
-    memory = moved_bytes / seconds / machine.bytes_per_s
-    bound: Literal["compute-bound", "memory-bound", "latency-bound"] = "compute-bound"
-    share = compute
-    if intensity < machine.balance(precision):
-        bound, share = "memory-bound", memory
-    if max(compute, memory) < LATENCY_SHARE:
-        bound = "latency-bound"
-    return Placement(name, intensity, flop / seconds, moved_bytes / seconds, bound, share)
-
-
 def find_machine(device_name: str) -> Machine | None:
     """Return the machine whose name stands in the device's, None for one that is not listed."""
     for machine in MACHINES:
@@ -111,50 +65,12 @@ def find_machine(device_name: str) -> Machine | None:
     return None
 
 
-def counted_flop(kernel: KernelCounters) -> float:
-    """Return FLOP from ncu's instruction counts, a fused multiply-add being two; tensor-core
-    instructions are not in these counters.
-    """
-    total = 0.0
-    for letter in "hfd":
-        for operation, worth in (("add", 1), ("mul", 1), ("fma", 2)):
-            total += worth * kernel.metrics.get(
-                f"sm__sass_thread_inst_executed_op_{letter}{operation}_pred_on.sum", 0.0
-            )
-    return total
-
-
-def find_placements(
-    timeline: Timeline, machine: Machine, precision: str = "fp32"
-) -> list[Placement]:
-    """Place every kernel of an ncu capture whose time and memory traffic were measured, longest
-    first.
-    """
-    placements = []
-    for kernel in sorted(timeline.counters, key=lambda k: -k.duration_ns):
-        # Reports have the sum, or its parts, by the set of metrics that was asked for.
-        moved = kernel.metrics.get("dram__bytes.sum") or sum(
-            kernel.metrics.get(f"dram__bytes_{way}.sum", 0.0) for way in ("read", "write")
-        )
-        if moved > 0 and kernel.duration_ns > 0:
-            placements.append(
-                place(
-                    kernel.name,
-                    counted_flop(kernel),
-                    moved,
-                    kernel.duration_ns / 1e9,
-                    machine,
-                    precision,
-                )
-            )
-    return placements
-
-
 RowBound = Literal["compute-bound", "memory-bound", "cache-bound", "overhead-bound", "unknown"]
 ABOVE_MEMORY = 1.1
 """A rate this much above memory's ceiling is no noise: the data came from a cache."""
 SHORT_CALL_NS = 10_000
-"""Calls shorter than this, and below LATENCY_SHARE of their ceiling, are overhead."""
+"""Calls shorter than this, and below OVERHEAD_SHARE of their ceiling, are overhead."""
+OVERHEAD_SHARE = 0.2
 
 
 class RooflineRow(msgspec.Struct, frozen=True):
@@ -246,7 +162,7 @@ def _find_bound(
     if machine is None or precision not in machine.flops:
         return "unknown", -1.0
     share = flops_per_s / min(machine.flops[precision], intensity * machine.bytes_per_s)
-    if share < LATENCY_SHARE and call_ns < SHORT_CALL_NS:
+    if share < OVERHEAD_SHARE and call_ns < SHORT_CALL_NS:
         return "overhead-bound", share
     if intensity >= machine.balance(precision):
         return "compute-bound", share

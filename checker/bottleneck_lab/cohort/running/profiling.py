@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.capture.tools import locate_tool
-from bottleneck_lab.capture.workload import profile
+from bottleneck_lab.capture.tools import locate_tool, profile_workload
+from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import Device, Lab, find_lab
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES, Tool
 from bottleneck_lab.cohort.submissions.handing_in import DESCRIPTION, files_problem
@@ -66,39 +66,45 @@ def make_capture(lab: Lab, files: Path, device: Device, tool: Tool, data: Path) 
             # A profiler's own programs lie beside it, outside of what a sandbox shows otherwise.
             shown += [Path(program).parent, Path(program).resolve().parents[1]]
             environment["PATH"] = f"{Path(program).parent}:/usr/local/bin:/usr/bin:/bin"
-        paths = Paths(folder, readable=shown)
-        command = sandboxed(
-            python_module(__name__, str(folder)), paths, LIMITS.memory_bytes, gpu=device == "cuda"
+        output = _run_contained(Paths(folder, shown), environment, gpu=device == "cuda")
+        return _collect(folder, output)
+
+
+def _run_contained(paths: Paths, environment: dict[str, str], *, gpu: bool) -> str:
+    """Run `main` in a sandbox and a control group, and return the end of its output. Raises
+    CaptureError when it takes too long.
+    """
+    folder = paths.scratch
+    command = sandboxed(python_module(__name__, str(folder)), paths, LIMITS.memory_bytes, gpu=gpu)
+    group = Cgroup.create(LIMITS.memory_bytes, LIMITS.processes)
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={
+                **worker_environment(paths, THREADS, gpu=gpu),
+                "BOTTLENECK_LAB_CONTENT": str(folder / "content"),
+                "BOTTLENECK_LAB_HOME": str(folder / "home"),
+                **environment,
+            },
+            cwd=folder,
+            timeout=LIMITS.total_s,
+            check=False,
+            # Before anything of it runs: what has forked first would stay outside.
+            preexec_fn=(lambda: group.add(0)) if group else None,
         )
-        group = Cgroup.create(LIMITS.memory_bytes, LIMITS.processes)
-        try:
-            ended = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={
-                    **worker_environment(paths, THREADS, gpu=device == "cuda"),
-                    "BOTTLENECK_LAB_CONTENT": str(folder / "content"),
-                    "BOTTLENECK_LAB_HOME": str(folder / "home"),
-                    **environment,
-                },
-                cwd=folder,
-                timeout=LIMITS.total_s,
-                check=False,
-                # Before anything of it runs: what has forked first would stay outside.
-                preexec_fn=(lambda: group.add(0)) if group else None,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CaptureError(
-                f"The capture took longer than {LIMITS.total_s:.0f} s.",
-                "Try the code with `lab run` first.",
-            ) from error
-        finally:
-            if group is not None:
-                group.kill()
-                group.remove()
-        return _collect(folder, ended.stdout[-2000:].decode("utf-8", errors="replace"))
+    except subprocess.TimeoutExpired as error:
+        raise CaptureError(
+            f"The capture took longer than {LIMITS.total_s:.0f} s.",
+            "Try the code with `lab run` first.",
+        ) from error
+    finally:
+        if group is not None:
+            group.kill()
+            group.remove()
+    return ended.stdout[-2000:].decode("utf-8", errors="replace")
 
 
 def _lay_out(folder: Path, lab: Lab, files: Path, request: _Request) -> None:
@@ -164,15 +170,9 @@ def main() -> None:
     folder = Path(sys.argv[1])
     request = msgspec.json.decode((folder / REQUEST).read_bytes(), type=_Request)
     try:
-        profile(
-            find_lab(request.lab),
-            folder / "work",
-            request.device,
-            request.tool,
-            data=Path(request.data),
-            out=folder / "out",
-            progress=lambda _activity, _share: None,
-        )
+        lab, data = find_lab(request.lab), Path(request.data)
+        workload = Workload(lab, folder / "work", request.device, data)
+        profile_workload(workload, request.tool, folder / "out")
     except LabError as error:
         (folder / PROBLEM).write_text(f"{error.message} {error.remedy}", encoding="utf-8")
     except Exception:

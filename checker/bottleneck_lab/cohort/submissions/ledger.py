@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Connection, case, func, select, update
 
 from bottleneck_lab.catalog import current_name
-from bottleneck_lab.cohort.grading.rules import rules_for
+from bottleneck_lab.cohort.grading.rules import Rules, rules_for
 from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
@@ -106,6 +106,32 @@ class Ledger:
         RefusedError for every limit.
         """
         learner = self._learner[person.id]
+        self._require_pace(learner)
+        if lab not in self._labs:
+            raise RefusedError(
+                "unknown-lab",
+                f"'{lab}' is not part of this workshop.",
+                "`lab status` lists its labs; `lab check` measures on your own machine.",
+            )
+        # Staff earn nothing; they send work to see that the queue works, also the evening before.
+        if person.may("assistant"):
+            return None
+        rules = self._rules(lab, learner)
+        self._require_open(lab, rules)
+        if rules.budget is None or not counts:
+            return None
+        left = rules.budget - self._counted[learner, lab]
+        if left <= 0:
+            raise RefusedError(
+                "budget-spent",
+                f"You have used all {rules.budget} submissions for '{lab}'.",
+                "`lab check` still measures on your own machine; your instructor can grant more"
+                " submissions.",
+            )
+        return left - 1
+
+    def _require_pace(self, learner: int) -> None:
+        """Raise RefusedError for a submission too soon after the last, or one too many at once."""
         wait = self._latest.get(learner, 0.0) + self._settings.min_interval_s - self._now
         if wait > 0:
             raise RefusedError(
@@ -118,16 +144,9 @@ class Ledger:
                 "Wait for one of them: `lab status` shows them.",
                 10.0,
             )
-        if lab not in self._labs:
-            raise RefusedError(
-                "unknown-lab",
-                f"'{lab}' is not part of this workshop.",
-                "`lab status` lists its labs; `lab check` measures on your own machine.",
-            )
-        # Staff earn nothing; they send work to see that the queue works, also the evening before.
-        if person.may("assistant"):
-            return None
-        rules = self._rules(lab, learner)
+
+    def _require_open(self, lab: str, rules: Rules) -> None:
+        """Raise RefusedError for a lab that is not open yet, or is closed."""
         if rules.opens is not None and self._now < rules.opens:
             raise RefusedError(
                 "not-open",
@@ -140,17 +159,6 @@ class Ledger:
                 f"'{lab}' closed at {spoken(rules.closes, self._settings.timezone)}.",
                 "Ask your instructor for an extension.",
             )
-        if rules.budget is None or not counts:
-            return None
-        left = rules.budget - self._counted[learner, lab]
-        if left <= 0:
-            raise RefusedError(
-                "budget-spent",
-                f"You have used all {rules.budget} submissions for '{lab}'.",
-                "`lab check` still measures on your own machine; your instructor can grant more"
-                " submissions.",
-            )
-        return left - 1
 
     def add(self, person: Person, submission: Submission, receipt: Receipt) -> None:
         """Enter a submission that is allowed; `write` puts it into the database."""
