@@ -145,7 +145,7 @@ st.global.u32 [%rd6], %r2;
     assert rates(run(body)) == [(20, "global", "loads", 1, 8, 1), (30, "global", "stores", 1, 4, 4)]
 
 
-def test_a_block_smaller_than_a_warp():
+def test_a_block_smaller_than_a_warp_counts_only_its_own_lanes():
     body = (
         ".loc\t1 9 5\nmul.wide.u32 %rd3, %r2, 4;\nadd.s64 %rd4, %rd2, %rd3;\nld.global.u32 %r3,"
         " [%rd4];"

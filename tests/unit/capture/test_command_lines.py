@@ -95,7 +95,7 @@ class TestNsys:
         assert "--python-backtrace=cuda" in nsys_line(NSYS_2026, stack=True)
         assert not any("backtrace" in word for word in nsys_line(NSYS_2022, stack=True))
 
-    def test_one_report_a_rank_under_torchrun(self):
+    def test_torchrun_gives_one_report_a_rank(self):
         line = nsys_line(NSYS_2022, "torchrun", "--nproc-per-node", "2", "train.py", "-x")
         assert line[:5] == ["torchrun", "--nproc-per-node", "2", "--no-python", "nsys"]
         assert line[-4:] == ["--output=/out/report_%q{RANK}", "/py/python", "train.py", "-x"]

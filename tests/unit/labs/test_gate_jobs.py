@@ -4,7 +4,7 @@ that only the test moves.
 
 from __future__ import annotations
 
-import random
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +18,7 @@ from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 
 from ...modules import load_file
 from ...streams import Stream
+from .trials import failed, judge_answers
 
 pytestmark = pytest.mark.long
 LAB = find_lab("perf-gate")
@@ -68,24 +69,9 @@ def check(folder, bench, jobs=40, seed=1):
         "bench": bench,
     }
     harness = load_file(LAB.path / "runner.py", "harness of perf-gate")
-    done = []
-    random.seed(seed)
-    for trial in judge.trials(np.random.default_rng(seed), settings):
-        learners = load_file(folder / LAB.spec.entry, "entry of perf-gate")
-        try:
-            trial.finish(
-                list(harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments))
-            )
-        except RuntimeError:
-            assert trial.late
-        done.append(trial)
-        if trial.late:
-            break
-    return judge.judge(done, settings)
-
-
-def failed(found):
-    return {id_ for id_, (problem, _, _) in found.items() if problem}
+    entry = folder / LAB.spec.entry
+    load = partial(load_file, entry, "entry of perf-gate")  # anew for each job, as a check does
+    return judge_answers(judge, harness, load, settings, seed)
 
 
 @pytest.fixture(params=[StoodInBench, GpuBench], ids=["cpu", "cuda"])

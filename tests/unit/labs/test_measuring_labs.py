@@ -294,7 +294,7 @@ def test_an_event_that_the_device_has_not_reached_cannot_be_read(device):
         start.elapsed_s(end)
 
 
-def test_memory_and_time_end(device):
+def test_a_device_runs_out_of_memory_and_of_time(device):
     made, machine = device
     kept = [machine.make_input() for _ in range(1024)]
     machine.synchronize()

@@ -245,7 +245,7 @@ def test_the_solutions_latency_is_what_a_client_waits_for(latencies):
 # resnet-top-ops
 
 
-def test_work_of_the_first_convolution():
+def test_a_convolution_does_the_work_that_its_shapes_imply():
     dims = ((4, 3, 224, 224), (64, 3, 7, 7), (), (), (), (), ())
     flop, moved = work(
         "aten::mkldnn_convolution", dims, ("", "", "", "[3, 3]", "[2, 2]", "[1, 1]", "1")

@@ -97,7 +97,7 @@ def test_what_an_author_says_otherwise_is_told(summary_of):
     assert "makes no capture of 'nobody'" in said
 
 
-def test_one_answer_and_then_another_case(tmp_path):
+def test_a_case_takes_one_answer_and_then_another_is_drawn(tmp_path):
     workspace, _ = start_workspace(load_labs()["idle-gpu"], tmp_path / "work", "virtual")
     rng = random.Random(1)
     first = siblings.draw(workspace, rng)

@@ -4,7 +4,6 @@ clock that only host and device move.
 
 from __future__ import annotations
 
-import random
 import re
 from itertools import count
 
@@ -19,6 +18,7 @@ from bottleneck_lab.measure.lab_rules.variants import variants
 
 from ...modules import load_file
 from ...streams import Stream
+from .trials import failed, judge_answers
 
 pytestmark = pytest.mark.long
 LAB = find_lab("timing-pitfalls")
@@ -100,27 +100,9 @@ def settings_of(bench):
 
 def check(judge, folder, bench, seed=1):
     """What the judge says of an entry file with `bench` as its device."""
-    settings, harness = (
-        settings_of(bench),
-        load_file(LAB.path / "machine.py", "harness of timing-pitfalls"),
-    )
-    learners, done = load_file(folder / LAB.spec.entry, "entry of timing-pitfalls"), []
-    random.seed(seed)
-    for trial in judge.trials(np.random.default_rng(seed), settings):
-        try:
-            trial.finish(
-                list(harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments))
-            )
-        except RuntimeError:
-            assert trial.late
-        done.append(trial)
-        if trial.late:
-            break
-    return judge.judge(done, settings)
-
-
-def failed(found):
-    return {id_ for id_, (problem, _, _) in found.items() if problem}
+    harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
+    learners = load_file(folder / LAB.spec.entry, "entry of timing-pitfalls")
+    return judge_answers(judge, harness, lambda: learners, settings_of(bench), seed)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,17 @@ no more.
 """
 
 import contextlib
-from threading import Thread
 
 import numpy as np
 import pytest
 
 from bottleneck_lab.measure.channel.messages import Broken, Done, TrainBatch, Trained
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
+from bottleneck_lab.measure.channel.wire import Closed
 from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES as FORM
 from bottleneck_lab.measure.kinds.input_pipeline.device import Device, EmulatedEngine
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS, Accelerator
+
+from .device_thread import running
 
 BATCH = 2
 IMAGES = FORM.values("uint8", BATCH)
@@ -21,27 +22,12 @@ IMAGES = FORM.values("uint8", BATCH)
 @contextlib.contextmanager
 def a_device(step_s: float):
     """A script's accelerator, and the verifier's channel to the device at its other end."""
-    ours, theirs = Channel.pair()
-    host, script = Channel.pair()
-    arena = Arena.create(SLOTS * BATCH * FORM.largest_bytes)
-    device = Device(
-        Channel(host), Channel(theirs), arena, EmulatedEngine(step_s, BATCH), FORM, BATCH
-    )
-
-    def serve():
-        with contextlib.suppress(Closed):
-            device.run()
-
-    thread = Thread(target=serve)
-    thread.start()
-    try:
-        yield Accelerator(Channel(script), arena, FORM), Channel(ours)
-    finally:
-        ours.close()
-        thread.join()
-        for end in (theirs, host, script):
-            end.close()
-        arena.close()
+    engine = EmulatedEngine(step_s, BATCH)
+    with running(
+        lambda host, verifier, arena: Device(host, verifier, arena, engine, FORM, BATCH),
+        SLOTS * BATCH * FORM.largest_bytes,
+    ) as (script, arena, verifier):
+        yield Accelerator(script, arena, FORM), verifier
 
 
 def test_every_step_is_on_record_before_training_counts_as_done():

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from PIL import Image
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.channel.messages import Infer, Inferred, Ran, Score, Scored
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.inference_server.device import EmulatedModel, ServingDevice
 from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
@@ -23,6 +21,7 @@ from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES, MEAN, S
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 
 from ...pretend import on_device, pretend_gpu
+from .device_thread import running
 
 pytestmark = pytest.mark.long
 
@@ -91,25 +90,13 @@ def test_a_batch_lasts_from_its_start_to_the_device_s_own_end(ensemble, pictures
 @contextlib.contextmanager
 def a_device(model):
     """A server's end of a device, its arena, and the verifier's end."""
-    ours, theirs = Channel.pair()
-    host, script = Channel.pair()
-    arena = Arena.create(SLOTS * MAX_BATCH * IMAGES.largest_bytes)
-    device = ServingDevice(Channel(host), Channel(theirs), arena, model, IMAGES, MAX_BATCH)
-
-    def serve():
-        with contextlib.suppress(Closed):
-            device.run()
-
-    thread = Thread(target=serve)
-    thread.start()
-    try:
-        yield Channel(script), arena, Channel(ours)
-    finally:
-        ours.close()
-        thread.join()
-        for end in (theirs, host, script):
-            end.close()
-        arena.close()
+    with running(
+        lambda host, verifier, arena: ServingDevice(
+            host, verifier, arena, model, IMAGES, MAX_BATCH
+        ),
+        SLOTS * MAX_BATCH * IMAGES.largest_bytes,
+    ) as ends:
+        yield ends
 
 
 def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):

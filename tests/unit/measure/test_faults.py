@@ -349,7 +349,7 @@ CODE = {
 
 @pytest.mark.parametrize("with_group", [True, False], ids=["with-a-control-group", "without"])
 @pytest.mark.parametrize("what", CODE)
-def test_exhausted_by_the_learner(bench, what, with_group, monkeypatch):
+def test_code_that_exhausts_a_resource_fails_by_itself(bench, what, with_group, monkeypatch):
     if not with_group:
         monkeypatch.setattr(Cgroup, "create", lambda *_: None)
     faulty = bench("running-mean")

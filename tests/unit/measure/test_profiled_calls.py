@@ -44,7 +44,7 @@ def test_calls_of_too_many_events_are_recorded_fewer_times_but_three(
     assert operator.calls == 50 * recorded
 
 
-def test_in_between_as_many_as_fit(tmp_path, monkeypatch):
+def test_a_trace_holds_as_many_calls_as_fit(tmp_path, monkeypatch):
     def weigh(_profiler, path):
         Path(path).write_bytes(bytes(8_000_000))
 

@@ -21,7 +21,7 @@ def timeline():
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_terminal_of_any_width(timeline, width):
+def test_no_line_of_counters_is_wider_than_the_terminal(timeline, width):
     out = io.StringIO()
     render_counters(
         compare_kernels(timeline.counters), timeline.notes, Console(file=out, width=width)

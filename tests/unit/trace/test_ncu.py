@@ -89,7 +89,7 @@ def test_a_report_without_any_reader_says_what_to_do(tmp_path, monkeypatch):
     assert "pip install" in caught.value.remedy
 
 
-def test_a_report_through_the_package(tmp_path, monkeypatch):
+def test_a_report_is_read_through_ncus_own_package(tmp_path, monkeypatch):
     values = {
         "gpu__time_duration.sum": 12.345,
         "launch__grid_dim_x": 4,

@@ -201,7 +201,7 @@ def full_disk(monkeypatch):
 
 
 class TestFind:
-    def test_from_a_folder_below(self, workspace):
+    def test_a_folder_below_belongs_to_the_workspace(self, workspace):
         below = workspace.root / "some" / "where"
         below.mkdir(parents=True)
         assert find_workspace(below).root == workspace.root
@@ -672,7 +672,7 @@ class TestNextStep:
         step = next_step.next_lab(labs, progress.load_progress())
         assert step.command == f"cd {content / 'begun'}"
 
-    def test_at_the_end_of_the_course(self, content):
+    def test_nothing_comes_next_at_the_end_of_the_course(self, content):
         for slug in catalog.load_labs():
             progress.note_attempt(slug, "/here", "PASS")
         assert next_step.next_lab(catalog.load_labs(), progress.load_progress()).command == ""

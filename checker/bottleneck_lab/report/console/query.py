@@ -17,7 +17,7 @@ _LEAST_TEXT = 16
 
 
 def render_query(result: QueryResult, console: Console, *, short: bool) -> None:
-    """Print the rows to fit a terminal; with `short`, the column `name` has kernels' short names."""
+    """Print the rows to fit a terminal; with `short`, kernels have their short names."""
     labels: dict[str, str] = {}
     if short and "name" in result.columns:
         names = [row[result.columns.index("name")] for row in result.rows]
