@@ -185,7 +185,7 @@ def compress(trace: Path, target: Path, lines: Lines | None, ends_ns: list[int])
 
 
 def _add(source: IO[bytes], out: gzip.GzipFile, events: Iterator[dict[str, Any]]) -> None:
-    """Copy the trace up to its first event and puts `events` there; without such a place, none."""
+    """Copy the trace up to its first event and put `events` there; without such a place, none."""
     head = source.read(1 << 20)
     at = head.find(_EVENTS)
     if at < 0:

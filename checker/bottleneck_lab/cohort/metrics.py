@@ -66,7 +66,7 @@ def _gauge(name: str, description: str, values: Mapping[str, float]) -> Iterator
 
 
 def _latency_gauges(connection: Connection) -> Iterator[str]:
-    """Quantiles over the last 200 checks: submission to start, and start to verdict."""
+    """Yield quantiles over the last 200 checks: submission to start, and start to verdict."""
     leases, submissions = tables.leases, tables.submissions
     query = (
         select(leases.c.taken - submissions.c.queued, leases.c.ended - leases.c.taken)

@@ -11,8 +11,13 @@ import typer
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.ui import note, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import describe_choices, read_answer
-from bottleneck_lab.grading.diagnosis import problem, problems, stretch_rule
+from bottleneck_lab.grading.answers import (
+    describe_choices,
+    form_problem,
+    form_problems,
+    read_answer,
+)
+from bottleneck_lab.grading.diagnosis import stretch_rule
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.workspace.commitments import hides_causes, load_record
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
@@ -47,7 +52,7 @@ def ask_question(
     default = known if is_given(known) else None
     while True:
         answer = read_answer(question, str(typer.prompt(question.id, default=default)))
-        complaint = problem(question, answer)
+        complaint = form_problem(question, answer)
         if complaint is None and refuse is not None:
             complaint = refuse(question, answer)
         if complaint is None:
@@ -60,7 +65,7 @@ def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
     terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.
     """
     is_first = hides_causes(workspace.lab, load_record(workspace))
-    if not is_first or problems(workspace.lab.spec.questions, load_answers(workspace.root)):
+    if not is_first or form_problems(workspace.lab.spec.questions, load_answers(workspace.root)):
         return
     if json or not sys.stdin.isatty():
         note(

@@ -18,15 +18,14 @@ from bottleneck_lab.commands.ui import Answers, Json, here, print_json, say, say
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import describe_choices, parse_answers
-from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.diagnosis import (
-    beyond_ceiling,
+from bottleneck_lab.grading.answers import (
+    describe_choices,
+    form_problems,
     format_answer,
-    needs_capture,
-    problems,
-    stretch_rule,
+    parse_answers,
 )
+from bottleneck_lab.grading.criteria import describe_criterion
+from bottleneck_lab.grading.diagnosis import beyond_ceiling, needs_capture, stretch_rule
 from bottleneck_lab.workspace.commitments import (
     Record,
     hides_causes,
@@ -129,7 +128,7 @@ def _commit_if_whole(
     Returns the record, and True if they are committed now and were not before.
     """
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
-    if not questions or problems(questions, answers):
+    if not questions or form_problems(questions, answers):
         return record, False
     asks = at_terminal and hides_causes(workspace.lab, record)
     if asks and not typer.confirm("\nCommit this diagnosis?", default=True):
@@ -166,7 +165,7 @@ def _reveal(workspace: Workspace) -> None:
 def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
     """Print the answers and what to do with them."""
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
-    wrong = problems(questions, answers)
+    wrong = form_problems(questions, answers)
     if json:
         rows = [
             {

@@ -9,13 +9,13 @@ import typer
 
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, here, print_json, say
 from bottleneck_lab.errors import LabError, UsageError
+from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.calibration import (
     PastPrediction,
     calibrate,
     describe_calibration,
     describe_point,
 )
-from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import describe_standing, headline
 from bottleneck_lab.wording import counted

@@ -20,7 +20,7 @@ from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import (
-    Known,
+    AnalysedCapture,
     capture_figures,
     circumstances,
 )
@@ -32,7 +32,8 @@ from bottleneck_lab.course.subjects import (
     sibling_subject,
 )
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
+from bottleneck_lab.grading.answers import format_answer
+from bottleneck_lab.grading.diagnosis import describe_reading
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.memory import render_memory
 from bottleneck_lab.report.console.query import render_query
@@ -270,7 +271,7 @@ def _show(subject: Subject, *, json: bool) -> None:
     else:
         render_summary(summary, console())
     if subject.workspace and not subject.blind:
-        _show_answers(subject.workspace, Known(subject.folder, analysis))
+        _show_answers(subject.workspace, AnalysedCapture(subject.folder, analysis))
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
@@ -278,9 +279,9 @@ def _show(subject: Subject, *, json: bool) -> None:
         render_verdict(attempts[-1], console())
 
 
-def _show_answers(workspace: Workspace, known: Known) -> None:
+def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:
     """Show the committed diagnosis, with the learner's figures next to the tool's."""
-    answers = _answers(workspace, known)
+    answers = _answers(workspace, analysed)
     if answers:
         say("\nYour diagnosis", style="bold")
     for row in answers:
@@ -357,7 +358,7 @@ def full_report(subject: Subject) -> Report:
     warning = subject.mismatch(attempts)
     diagnosis: list[AnsweredQuestion] = []
     if workspace and not subject.blind:
-        diagnosis = _answers(workspace, Known(subject.folder, analysis))
+        diagnosis = _answers(workspace, AnalysedCapture(subject.folder, analysis))
     return Report(
         title=workspace.lab.spec.title if workspace else (subject.folder or subject.traces[0]).name,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),
@@ -377,16 +378,16 @@ def write_html(subject: Subject, target: Path) -> Path:
     return target
 
 
-def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
+def _answers(workspace: Workspace, analysed: AnalysedCapture) -> list[AnsweredQuestion]:
     """Return the committed answers, each next to the capture's figure.
 
-    Only `lab check` says whether they are right. `known` is a capture that was read before.
+    Only `lab check` says whether they are right. `analysed` is a capture that was read before.
     """
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
     answers = commitments[-1].answers
-    capture = capture_figures(workspace, commitments[-1].capture, known)
+    capture = capture_figures(workspace, commitments[-1].capture, analysed)
     return [
         AnsweredQuestion(
             question.ask,

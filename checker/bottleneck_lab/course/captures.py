@@ -227,7 +227,7 @@ def evidence_capture(workspace: Workspace) -> Path | None:
     return chosen[0] if chosen else None
 
 
-class Known(NamedTuple):
+class AnalysedCapture(NamedTuple):
     """A capture's folder and its analysis, so that nothing is read or computed twice."""
 
     folder: Path | None
@@ -240,7 +240,7 @@ def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
 
 
 def capture_figures(
-    workspace: Workspace, capture: str = "", known: Known | None = None
+    workspace: Workspace, capture: str = "", analysed: AnalysedCapture | None = None
 ) -> CaptureFigures | None:
     """Return the figures to check answers against; None without a capture.
 
@@ -251,8 +251,8 @@ def capture_figures(
         folder = evidence_capture(workspace)
     if folder is None:
         return None
-    if known and known.folder == folder:
-        analysis = known.analysis
+    if analysed and analysed.folder == folder:
+        analysis = analysed.analysis
     else:
         analysis = analyse_capture(read_timeline(folder), folder)
     start, end = analysis.timeline.extent

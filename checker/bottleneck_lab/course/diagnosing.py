@@ -8,7 +8,8 @@ from typing import Any
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture, problems
+from bottleneck_lab.grading.answers import form_problems
+from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture
 from bottleneck_lab.workspace.commitments import Record, commit
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
@@ -70,7 +71,7 @@ def require_diagnosis(workspace: Workspace, record: Record) -> Record:
     """
     questions = questions_of(workspace.lab, record)
     answers = load_answers(workspace.root)
-    wrong = problems(questions, answers)
+    wrong = form_problems(questions, answers)
     if wrong:
         missing = [id_ for id_ in wrong if not is_given(answers.get(id_))]
         sentences = [f"{id_}: {wrong[id_]}" for id_ in wrong if id_ not in missing]

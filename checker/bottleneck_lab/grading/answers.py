@@ -1,9 +1,13 @@
-"""Answers as learners type them: after `-a`, or at the terminal."""
+"""The form of answers: typed after `-a` or at the terminal, graded, and printed."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.diagnosis import problem
 
 _MEANINGS = {
     "input-bound": "the next batch is not ready in time",
@@ -56,7 +60,7 @@ def parse_answers(
             )
             continue
         answer = read_answer(by_id[key], value)
-        complaint = problem(by_id[key], answer)
+        complaint = form_problem(by_id[key], answer)
         if complaint:
             wrong.append(f"{key}: {complaint}")
         else:
@@ -68,8 +72,7 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
     """Return typed text in the form that the question needs: a choice, a number, or the text.
 
     A choice may be given by its number or how it begins, a share as a percentage, a ratio with an
-    x. Text that fits
-    none is returned as it is, for the complaint about it.
+    x. Text that fits none is returned as it is, for the complaint about it.
     """
     text = text.strip()
     if question.type == "choice":
@@ -87,3 +90,64 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
         except ValueError:
             return text
     return text
+
+
+def form_problem(question: QuestionSpec, answer: object) -> str | None:
+    """Return what is wrong with the form of an answer, as one sentence; None when it can be
+    graded.
+    """
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
+        return "Not answered yet: `lab diagnose` asks for it."
+    fault = None
+    if question.type == "choice":
+        if answer not in question.choices:
+            choices = "".join(
+                f"\n  {n}  {each}" for n, each in enumerate(question.choices, start=1)
+            )
+            fault = f"'{answer}' is not one of the choices:{choices}"
+    elif question.type == "text":
+        if not isinstance(answer, str):
+            fault = "Write a text, in quotes."
+    elif question.type == "interval":
+        if not isinstance(answer, str) or not parse_stretch(answer):
+            fault = "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
+    else:
+        fault = _number_problem(question, answer)
+    return fault
+
+
+def form_problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is wrong with the form of the answers, by question."""
+    # Only the form: whether an answer is right is told by a check, not while it is typed.
+    faults = {
+        question.id: form_problem(question, answers.get(question.id)) for question in questions
+    }
+    return {id_: fault for id_, fault in faults.items() if fault}
+
+
+def _number_problem(question: QuestionSpec, answer: object) -> str | None:
+    # TOML has `true`, `inf` and `nan`; Python counts a bool as an int, and nan compares as False.
+    if (
+        isinstance(answer, bool)
+        or not isinstance(answer, int | float)
+        or not abs(answer) <= sys.float_info.max
+    ):
+        return "Write a plain number, without quotes or units."
+    if question.type == "share" and not 0 <= answer <= 1:
+        return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
+    if question.type == "ratio" and answer < 1:
+        return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."
+    if question.type == "number" and answer <= 0:
+        return f"Write a number above 0, not {answer:g}."
+    return None
+
+
+def format_answer(question: QuestionSpec, answer: Any) -> str:
+    """Return an answer formatted for reading: `60%`, `2.50x`, `0.528`, or the text."""
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        return str(answer)
+    if question.type == "number":
+        return f"{answer:.3g}"
+    if question.type == "ratio":
+        return f"{answer:.2f}x"
+    return f"{100 * answer:.3g}%"

@@ -8,7 +8,6 @@ still open.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.grading.answers import form_problem, format_answer
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.verdict import CriterionResult, Graded, Prediction
 
@@ -115,42 +115,11 @@ def _grade_all(
         answer = answers.get(question.id)
         result = _grade(question, answers, solution.get(question.id), seen)
         choice = results.get(question.follows or "")
-        if choice is not None and not choice.holds and not problem(question, answer):
+        if choice is not None and not choice.holds and not form_problem(question, answer):
             sentence = f"{question.id}: It rests on your `{question.follows}`: correct that first."
             result = msgspec.structs.replace(result, holds=False, sentence=sentence)
         results[question.id] = result
     return results
-
-
-def problem(question: QuestionSpec, answer: object) -> str | None:
-    """Return what is wrong with the form of an answer, as one sentence; None when it can be
-    graded.
-    """
-    if answer is None or (isinstance(answer, str) and not answer.strip()):
-        return "Not answered yet: `lab diagnose` asks for it."
-    fault = None
-    if question.type == "choice":
-        if answer not in question.choices:
-            choices = "".join(
-                f"\n  {n}  {each}" for n, each in enumerate(question.choices, start=1)
-            )
-            fault = f"'{answer}' is not one of the choices:{choices}"
-    elif question.type == "text":
-        if not isinstance(answer, str):
-            fault = "Write a text, in quotes."
-    elif question.type == "interval":
-        if not isinstance(answer, str) or not parse_stretch(answer):
-            fault = "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
-    else:
-        fault = _number_problem(question, answer)
-    return fault
-
-
-def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is wrong with the form of the answers, by question."""
-    # Only the form: whether an answer is right is told by a check, not while it is typed.
-    faults = {question.id: problem(question, answers.get(question.id)) for question in questions}
-    return {id_: fault for id_, fault in faults.items() if fault}
 
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:
@@ -158,31 +127,13 @@ def needs_capture(questions: list[QuestionSpec]) -> bool:
     return any(question.from_capture or question.shows for question in questions)
 
 
-def _number_problem(question: QuestionSpec, answer: object) -> str | None:
-    # TOML has `true`, `inf` and `nan`; Python counts a bool as an int, and nan compares as False.
-    if (
-        isinstance(answer, bool)
-        or not isinstance(answer, int | float)
-        or not abs(answer) <= sys.float_info.max
-    ):
-        return "Write a plain number, without quotes or units."
-    if question.type == "share" and not 0 <= answer <= 1:
-        return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
-    if question.type == "ratio" and answer < 1:
-        return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."
-    if question.type == "number" and answer <= 0:
-        return f"Write a number above 0, not {answer:g}."
-    return None
-
-
 def _grade(
     question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: CaptureFigures | None
 ) -> CriterionResult:
     answer = answers.get(question.id)
-    wrong = problem(question, answer) or _broken_rule(question, answers, right, seen)
-    number = (
-        float(answer) if isinstance(answer, int | float) and not problem(question, answer) else None
-    )
+    malformed = form_problem(question, answer)
+    wrong = malformed or _broken_rule(question, answers, right, seen)
+    number = float(answer) if isinstance(answer, int | float) and not malformed else None
     return CriterionResult(
         id=question.id,
         kind="diagnosis",
@@ -344,17 +295,6 @@ def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
     return abs(answer - seen) <= allowed + 1e-9
 
 
-def format_answer(question: QuestionSpec, answer: Any) -> str:
-    """Return an answer formatted for reading: `60%`, `2.50x`, `0.528`, or the text."""
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
-        return str(answer)
-    if question.type == "number":
-        return f"{answer:.3g}"
-    if question.type == "ratio":
-        return f"{answer:.2f}x"
-    return f"{100 * answer:.3g}%"
-
-
 def describe_reading(
     question: QuestionSpec,
     answers: Mapping[str, Any],
@@ -402,7 +342,7 @@ def _prediction(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> Pr
         answer = answers.get(question.id)
         if (
             question.predicts_gain
-            and problem(question, answer) is None
+            and form_problem(question, answer) is None
             and isinstance(answer, int | float)
         ):
             return Prediction(predicted=float(answer), measured=None)

@@ -14,12 +14,12 @@ from bottleneck_lab.analysis.device.gaps import GapCause
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.catalog import QuestionSpec, find_lab, load_labs
 from bottleneck_lab.commands.diagnose import EXAMPLE
+from bottleneck_lab.grading.answers import form_problem
 from bottleneck_lab.grading.diagnosis import (
     beyond_ceiling,
     describe_reading,
     grade_diagnosis,
     misplaced_stretch,
-    problem,
     stretch_rule,
 )
 from bottleneck_lab.grading.figures import CaptureFigures, figures_of
@@ -417,4 +417,4 @@ def test_an_empty_capture_has_no_figures(empty_summary):
 def test_the_example_in_the_help_answers_a_question_of_the_first_lab():
     key, _, value = EXAMPLE.split()[-1].partition("=")
     questions = {question.id: question for question in find_lab("idle-gpu").spec.questions}
-    assert problem(questions[key], float(value)) is None
+    assert form_problem(questions[key], float(value)) is None

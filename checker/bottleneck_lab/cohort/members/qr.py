@@ -17,7 +17,7 @@ def qr_page(link: str) -> Markup:
 
 
 def qr_terminal(link: str) -> str:
-    """The link in characters, for a terminal."""
+    """Return the link in characters, for a terminal."""
     drawn = io.StringIO()
     segno.make(link).terminal(drawn, compact=True)
     return drawn.getvalue()

@@ -10,8 +10,7 @@ from bottleneck_lab.catalog import QuestionSpec, find_lab
 from bottleneck_lab.cohort.moments import parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import read_answer
-from bottleneck_lab.grading.diagnosis import problem
+from bottleneck_lab.grading.answers import form_problem, read_answer
 from bottleneck_lab.workspace.diagnosis_file import is_given
 
 MAX_NUMBER = 1_000_000
@@ -74,7 +73,7 @@ def answer_fields(questions: Iterable[QuestionSpec], fields: Mapping[str, str]) 
     answers = {}
     for question in questions:
         answer = read_answer(question, fields.get(f"answer-{question.id}", ""))
-        fault = problem(question, answer) if is_given(answer) else "It is not answered yet."
+        fault = form_problem(question, answer) if is_given(answer) else "It is not answered yet."
         if fault:
             raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Go back; answer it.")
         answers[question.id] = answer

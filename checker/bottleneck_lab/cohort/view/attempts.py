@@ -18,7 +18,7 @@ from bottleneck_lab.cohort.submissions.diagnosis import NOTHING
 from bottleneck_lab.cohort.submissions.handing_in import DESCRIPTION
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
-from bottleneck_lab.grading.diagnosis import format_answer
+from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.likeness import likeness, same_code
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.workspace.commitments import Record

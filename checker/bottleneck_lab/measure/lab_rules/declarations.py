@@ -11,8 +11,8 @@ from bottleneck_lab.analysis.findings import FINDING_IDS
 from bottleneck_lab.catalog import HintSpec, Lab, QuestionSpec, TextSpec
 from bottleneck_lab.declared import Keys, load_declared, position, unknown
 from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.answers import form_problem
 from bottleneck_lab.grading.cases import CAUSES
-from bottleneck_lab.grading.diagnosis import problem
 from bottleneck_lab.grading.figures import FIGURES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.workspace.cases import load_library
@@ -179,13 +179,13 @@ def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object)
     for field, named in (("ceiling_of", question.ceiling_of), ("follows", question.follows)):
         if named is not None and named not in ids:
             yield unknown(f"{question.id}: `{field}` names no question", named, ids)
-    wrong = problem(question, solved)
+    wrong = form_problem(question, solved)
     has_patterns = question.type == "text" and question.accept
     if not wrong and has_patterns and not question.accepts(str(solved)):
         wrong = "it matches none of the patterns in `accept`."
     if wrong and question.type != "interval":  # a stretch is of the learner's own capture
         yield f"the solution's answer to {question.id}: {wrong}"
-    if problem(question, shipped) is None and question.type == "choice":
+    if form_problem(question, shipped) is None and question.type == "choice":
         yield f"the shipped diagnosis.toml already answers {question.id}."
 
 

@@ -5,7 +5,7 @@ inside it, what to try.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -292,50 +292,54 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
     of a line.
     """
     wall = _wall_ns(summary)
-    kernels = short_names(row.name for row in summary.kernels)
+    return [
+        (name, ns / wall, words.format_duration(ns), code)
+        for name, ns, code in _contents(summary, biggest)
+    ]
+
+
+def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
+    """Return the largest contents of the block, longest first: name, ns, and the source of a
+    line.
+    """
+    rows: list[tuple[str, int, str]]
     if biggest.cause == "synchronisation":
-        rows: Iterable[tuple[str, int, str]] = _waits(summary)
+        rows = _waits(summary)
     elif "copy" in biggest.key:
-        rows = (
+        rows = [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
             for row in summary.copies
-        )
-    elif biggest.key == "compute" and summary.cpu_only:
-        rows = (
-            (row.name, row.self_ns, "")
-            for row in sorted(summary.operators, key=lambda row: -row.self_ns)
-        )
+        ]
     elif biggest.key == "communication":
         # The block is time with no computation in parallel: only that part of each is inside it.
-        exposed = ((name, ns, "") for name, _, ns in describe_collectives(summary) if ns)
-        rows = sorted(exposed, key=lambda row: -row[1])
+        rows = [(name, ns, "") for name, _, ns in describe_collectives(summary) if ns]
+    elif biggest.key == "compute" and summary.cpu_only:
+        rows = [(row.name, row.self_ns, "") for row in summary.operators]
     elif biggest.key == "compute":
-        rows = (
-            (kernels[row.name], row.total_ns, "")
-            for row in summary.kernels
-            if not row.communication
-        )
+        short = short_names(row.name for row in summary.kernels)
+        kernels = [row for row in summary.kernels if not row.communication]
+        rows = [(short[row.name], row.total_ns, "") for row in kernels]
     elif biggest.cause == "launch":
         # Ranges say nothing of it: those of the loader belong to another cause. What launches is
         # where the host spends its time: lines or, where none were recorded, operators.
-        launching = [
-            (row.line, row.host_ns, summary.code.get(row.line, "")) for row in summary.lines
-        ] or [(row.name, row.self_ns, "") for row in summary.operators]
-        rows = sorted(launching, key=lambda row: -row[1])
+        rows = [(row.line, row.host_ns, summary.code.get(row.line, "")) for row in summary.lines]
+        rows = rows or [(row.name, row.self_ns, "") for row in summary.operators]
     else:
-        places: Counter[str] = Counter()
-        for use in summary.devices:
-            for part in use.gap_causes:
-                if part.cause == biggest.cause:
-                    places.update(dict(part.inside))
-        shown = places.most_common(TOP)
-        rest = biggest.ns - sum(ns for _, ns in shown)
-        if shown and rest > wall // 1000:
-            shown.append(("elsewhere", rest))
-        return [
-            (name, ns / wall, words.format_duration(ns), summary.code.get(name, ""))
-            for name, ns in shown
-        ]
-    return [
-        (name, ns / wall, words.format_duration(ns), code) for name, ns, code in list(rows)[:TOP]
-    ]
+        return _host_during(summary, biggest)
+    return sorted(rows, key=lambda row: -row[1])[:TOP]
+
+
+def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
+    """Return where the host was while devices were idle for one cause, and the rest of that time:
+    name, ns, and the source of a line.
+    """
+    times: Counter[str] = Counter()
+    for use in summary.devices:
+        for part in use.gap_causes:
+            if part.cause == idle.cause:
+                times.update(dict(part.inside))
+    longest = times.most_common(TOP)
+    rest = idle.ns - sum(ns for _, ns in longest)
+    if longest and rest > _wall_ns(summary) // 1000:
+        longest.append(("elsewhere", rest))
+    return [(name, ns, summary.code.get(name, "")) for name, ns in longest]

@@ -284,7 +284,7 @@ class Export:
 
 
 def open_export(path: Path) -> sqlite3.Connection:
-    """Read-only, and nothing that the file's schema asks for is run."""
+    """Open an export read-only, so that nothing that its schema asks for is run."""
     connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
     connection.execute("PRAGMA trusted_schema = 0")
     connection.execute("PRAGMA mmap_size = 1073741824")

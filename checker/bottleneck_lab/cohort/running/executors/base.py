@@ -52,7 +52,7 @@ class Executor(ABC):
 
     @abstractmethod
     def release(self, slot: str, handle: str | None) -> None:
-        """The job has ended and was dealt with, or was never started."""
+        """Free the slot of a job that has ended and was dealt with, or was never started."""
 
     def adopt(self, slot: str, handle: str) -> None:
         """Go on with a job of an earlier runner; only of an executor that `survives`."""
