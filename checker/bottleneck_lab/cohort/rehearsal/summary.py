@@ -211,6 +211,26 @@ def _what_may_help(plan: Plan) -> dict[str, Plan]:
     return changed
 
 
+def _play_rooms(
+    plan: Plan, activity: str, progress: Callable[[str, float], None]
+) -> list[Outcomes]:
+    """Play a plan in as many rooms as `DRAWN` learners need, each drawn from a seed of its own."""
+    count = math.ceil(DRAWN / plan.learners)
+
+    def played(number: int) -> Outcomes:
+        seed = plan.seed + number
+        return play(
+            make_scripts(plan.blocks, plan.learners, plan.tries, seed, halves=plan.halves),
+            plan.machines,
+            plan.durations,
+            budget=plan.budget,
+            seed=seed,
+            progress=lambda share: progress(activity, (number + share) / count),
+        )
+
+    return [played(number) for number in range(count)]
+
+
 def rehearse(
     plan: Plan,
     *,
@@ -222,26 +242,9 @@ def rehearse(
     Where they are not, with more learners.
     """
 
-    def rooms_of(activity: str, changed: Plan) -> list[Outcomes]:
-        count = math.ceil(DRAWN / changed.learners)
-
-        def played(number: int) -> Outcomes:
-            seed = changed.seed + number
-            return play(
-                make_scripts(
-                    changed.blocks, changed.learners, changed.tries, seed, halves=changed.halves
-                ),
-                changed.machines,
-                changed.durations,
-                budget=changed.budget,
-                seed=seed,
-                progress=lambda share: progress(activity, (number + share) / count),
-            )
-
-        return [played(number) for number in range(count)]
-
     def option(what: str, changed: Plan) -> Option:
-        waits = [wait for room in rooms_of(what, changed) for wait in waits_of(room.checks)]
+        rooms = _play_rooms(changed, what, progress)
+        waits = [wait for room in rooms for wait in waits_of(room.checks)]
         return Option(what, quantile(waits, QUANTILE), max(waits, default=0.0))
 
     # A lab without a record is assumed to be typical, and that too grows with `SLOWER`.
@@ -250,11 +253,12 @@ def rehearse(
         for block in plan.blocks
     }
     known = replace(plan, durations={**assumed, **plan.durations})
-    rooms = rooms_of("playing the workshop", known)
+    rooms = _play_rooms(known, "playing the workshop", progress)
     checks = [check for room in rooms for check in room.checks]
     waits = waits_of(checks)
     longest = max(waits, default=0.0)
-    tried, larger = [], []
+    tried: list[Option] = []
+    larger: list[Option] = []
     if options and longest > TOO_LONG_S:
         tried = [option(what, changed) for what, changed in _what_may_help(known).items()]
     elif options:
