@@ -57,6 +57,7 @@ class Small(nn.Module):
         self.c3 = nn.Conv2d(128, 512, 3, 2)
         self.c2 = nn.Conv2d(64, 128, 3, 2)
         self.norm = nn.BatchNorm2d(64)
+        nn.init.zeros_(self.norm.weight)  # as is: c1 had no gradients
         self.c1 = nn.Conv2d(3, 64, 3, 2)
 
     def forward(self, images):

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -173,6 +174,16 @@ def test_the_page_lists_what_is_missing(tmp_path: Path) -> None:
     assert missing_names() == set(MISSING)
     raised, _ = run(USE, tmp_path, json.dumps(MISSING))
     assert raised == list(MISSING)
+
+
+def test_what_a_program_asks_of_cuda_is_not_modelled(tmp_path: Path, torch: ModuleType) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU does it")
+    asks = {name: name for name in ("torch.cuda.synchronize()", "torch.cuda.Stream()")}
+    asks["to"] = "torch.ones(1).cuda()"
+    asks["graph"] = "torch.cuda.CUDAGraph()"
+    raised, _ = run(USE, tmp_path, json.dumps(asks))
+    assert raised == list(asks)
 
 
 def test_a_page_that_forgets_one_is_noticed() -> None:

@@ -203,18 +203,27 @@ def replace_shared_functions(module: DeviceModule) -> None:
     torch.compile = refuse_compile
 
 
+_NEEDS_A_BACKEND = ("PrivateUse1", f"'Autocast{NAME}'", "Backend doesn't support")
+_NEEDS_A_GPU = ("NVIDIA driver", "CUDA driver", "CUDA GPUs", "CUDA enabled", "dummy base class")
+"""Parts of PyTorch's errors about what needs a backend written in C++, or a GPU from NVIDIA."""
+
+
 @contextlib.contextmanager
 def naming_what_is_missing() -> Iterator[None]:
-    """Raise NotModelled, at the program's line, for an error of PyTorch's own about what it would
-    need a backend written in C++ for.
+    """Raise NotModelled, at the program's line, for an error of PyTorch's own about what the
+    virtual GPU has not, and for `torch.cuda` in a program that runs on it.
     """
     try:
         yield
-    except (NotImplementedError, RuntimeError) as error:
-        text = str(error).partition("\n")[0]
-        theirs = any(
-            part in text for part in ("PrivateUse1", f"'Autocast{NAME}'", "Backend doesn't support")
-        )
-        if isinstance(error, NotModelled) or not theirs:
+    except (NotImplementedError, RuntimeError, AssertionError) as error:
+        text = str(error).partition("\n")[0][:300]
+        if isinstance(error, NotModelled):
             raise
-        raise NotModelled(text[:300]).with_traceback(error.__traceback__) from None
+        if any(part in text for part in _NEEDS_A_BACKEND):
+            raise NotModelled(text).with_traceback(error.__traceback__) from None
+        if hasattr(torch, NAME) and any(part in text for part in _NEEDS_A_GPU):
+            raise NotModelled(
+                "torch.cuda needs an NVIDIA GPU, and the device here is the virtual GPU: use the"
+                f" device that you are given, and torch.{NAME} in place of torch.cuda"
+            ).with_traceback(error.__traceback__) from None
+        raise

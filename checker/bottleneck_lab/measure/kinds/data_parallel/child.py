@@ -42,7 +42,10 @@ from bottleneck_lab.measure.kinds.data_parallel.in_rank.watch import (
 from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
 from bottleneck_lab.measure.worker import explain, load_module
 
-_LR_OF_MANY_STEPS = 0.01
+_LR_OF_MANY_STEPS = 0.1
+"""Of the lab's. Over many steps small differences grow, as between a sum and the same in bfloat16;
+but a step has to move parameters by far more than their rounding.
+"""
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _END_WITH = """
@@ -119,7 +122,6 @@ def train(
             raise TypeError("wrap must return the model in a DistributedDataParallel")
         optimizer = recipe.make_optimizer(model)
         if client.trained_with is not None:
-            # Over many steps small differences grow, as between a sum and the same in bfloat16.
             for parameters in optimizer.param_groups:
                 parameters["lr"] *= _LR_OF_MANY_STEPS
         watch_passes(ddp, optimizer, watch, client)
@@ -189,6 +191,18 @@ def keep_memory() -> None:
     libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
+def open_gates(model: torch.nn.Module) -> None:
+    """Give weights that start at zero other values, small ones. All that they are multiplied with
+    has no gradients worth the name before, as in a block that starts as the identity, and nobody
+    would see that one is missing.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.any() and not name.endswith("bias"):
+                parameter.uniform_(0.05, 0.15, generator=generator)
+
+
 def fork_ranks(
     sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
 ) -> list[int]:
@@ -228,6 +242,8 @@ def main() -> None:
     models = [recipe.make_model()] * len(job.sockets)
     if job.many_steps and hasattr(recipe, "make_small_model"):
         models[0] = recipe.make_small_model()
+    for model in models:
+        open_gates(model)
     gc.freeze()  # forked ranks share these pages as long as nobody touches them
     children: list[int] = []
     for sockets, model in zip(job.sockets, models, strict=True):

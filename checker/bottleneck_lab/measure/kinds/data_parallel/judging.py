@@ -86,8 +86,8 @@ def _first_other_step(run: EmulatedRun, reference: EmulatedRun) -> str | None:
         pairwise(mine), pairwise(right), strict=True
     ):
         change = right_after - right_before
-        off = _norms((after - before) - change, bounds) - rounding * _norms(right_before, bounds)
-        steps.append((np.maximum(off, 0), _norms(change, bounds)))
+        off = np.abs((after - before) - change) - rounding * np.abs(right_before)
+        steps.append((_norms(np.maximum(off, 0), bounds), _norms(change, bounds)))
     offs, sizes = np.array(steps).swapaxes(0, 1)  # steps x modules
     # Gradients sent in less precision are a little off in every step, and in some modules, whose
     # gradients nearly cancel between ranks, by much. All modules together tell them from others.
