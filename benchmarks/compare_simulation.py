@@ -11,14 +11,13 @@ noises of verdict_simulation.py; each operator has a little noise of its own bes
 
 from __future__ import annotations
 
-import argparse
 import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from gate_simulation import LEVELS
+from gate_simulation import LEVELS, run
 from markdown_tables import table
 from scipy.stats import binomtest
 from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown
@@ -35,7 +34,11 @@ CAPTURES = (16, 32, 64)
 """Of each version."""
 SLOWER = 1.1
 SUMMARY: Any = SimpleNamespace(
-    steps=[None], findings=[], emulated=False, quality=SimpleNamespace(reliable=True, reasons=[])
+    steps=[None],
+    findings=[],
+    memory=[],
+    emulated=False,
+    quality=SimpleNamespace(reliable=True, reasons=[]),
 )
 
 
@@ -112,19 +115,5 @@ All rows together: {alarms} false alarms in {pairs:,} comparisons, so at most {m
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=400, help="simulated comparisons of each kind")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/measured/")
-    options = parser.parse_args()
-    text = render(options.runs, options.seed)
-    print(text)
-    if options.write:
-        PAGE.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, PAGE, render, runs=400)

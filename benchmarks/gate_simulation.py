@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from markdown_tables import table
@@ -89,19 +90,20 @@ share of "worse" when nothing got slower.
 """
 
 
-def main() -> None:
+def run(description: str, page: Path, render: Callable[[int, int], str], runs: int) -> None:
+    """Print what `render` returns for the runs and the seed; with --write, also into `page`."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=4000, help="simulated comparisons of each kind")
+    parser.add_argument("--runs", type=int, default=runs, help="simulated comparisons of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write the table into docs/measured/")
     options = parser.parse_args()
     text = render(options.runs, options.seed)
     print(text)
     if options.write:
-        PAGE.write_text(text, encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, PAGE, render, runs=4000)

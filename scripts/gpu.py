@@ -92,7 +92,7 @@ def main(
     options = parse(arguments)
     if options.pretend:
         plan.pretend()
-    from bottleneck_lab.capture.doctor import gpus
+    from bottleneck_lab.capture.devices import gpus
 
     labs, docs = plan.gpu_labs(), root / "docs" / "measured"
     if options.do:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.capture.doctor import gpus
+from bottleneck_lab.capture.devices import gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="there is no CUDA device")]
 LAB = [sys.executable, "-m", "bottleneck_lab"]

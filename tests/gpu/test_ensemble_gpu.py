@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from bottleneck_lab.capture.doctor import gpus
+from bottleneck_lab.capture.devices import gpus
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN

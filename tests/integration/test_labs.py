@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.capture.devices import choose_device
 from bottleneck_lab.catalog import Lab, find_lab
 from bottleneck_lab.course import proving
 from bottleneck_lab.measure.kinds.registry import kind_of

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.capture.devices import choose_device
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.commands.screen import console, notes, progress

@@ -11,7 +11,8 @@ from typing import Annotated, get_args
 import typer
 
 from bottleneck_lab.analysis.counters.roofline import Machine
-from bottleneck_lab.capture.doctor import Requirement, examine, gpus
+from bottleneck_lab.capture.devices import gpus
+from bottleneck_lab.capture.doctor import Requirement, examine
 from bottleneck_lab.commands.screen import progress
 from bottleneck_lab.commands.ui import Json, note, print_json, say
 from bottleneck_lab.course.captures import lab_threads

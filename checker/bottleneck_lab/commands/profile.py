@@ -14,7 +14,7 @@ import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.capture.sanitizer import CHECKS
 from bottleneck_lab.capture.tools import (

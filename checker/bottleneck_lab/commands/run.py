@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.capture.workload import Workload, run_workload, scale_workload
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress

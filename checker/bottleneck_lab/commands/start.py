@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.capture.doctor import choose_device, gpus, gpus_missing
+from bottleneck_lab.capture.devices import choose_device, gpus, gpus_missing
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.data import make

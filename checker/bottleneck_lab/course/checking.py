@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab, QuestionSpec
 from bottleneck_lab.course.captures import capture_figures
 from bottleneck_lab.course.diagnosing import require_diagnosis

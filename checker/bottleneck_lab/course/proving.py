@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.capture.devices import choose_device
 from bottleneck_lab.capture.tools import profile_workload
 from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.catalog import Device, Lab, SiblingSpec

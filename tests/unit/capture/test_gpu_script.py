@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.capture.doctor import gpus
+from bottleneck_lab.capture.devices import gpus
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
 from ...modules import load_file
@@ -29,7 +29,7 @@ def gpu():
 @pytest.fixture
 def tree(tmp_path, gpu, monkeypatch):
     """A checkout that may be written to, on a machine that claims a GPU."""
-    monkeypatch.setattr("bottleneck_lab.capture.doctor.gpus", lambda: ["NVIDIA H200"])
+    monkeypatch.setattr("bottleneck_lab.capture.devices.gpus", lambda: ["NVIDIA H200"])
     monkeypatch.setattr(gpu, "installed_tools", lambda: ["torch"])
     (tmp_path / "docs" / "measured").mkdir(parents=True)
     (tmp_path / "docs" / "measured" / "README.md").write_text(
@@ -43,7 +43,7 @@ def said(step):
 
 
 def test_without_a_gpu_nothing_is_run_and_nothing_changes(gpu, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bottleneck_lab.capture.doctor.gpus", list)
+    monkeypatch.setattr("bottleneck_lab.capture.devices.gpus", list)
     assert gpu.main([], runner=lambda *_: pytest.fail("ran"), root=tmp_path) == 4
     assert list(tmp_path.iterdir()) == []
     assert "no CUDA device" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bottleneck_lab.capture.doctor import choose_device, gpus
+from bottleneck_lab.capture.devices import choose_device, gpus
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.measure import verifier
 

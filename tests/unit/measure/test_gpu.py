@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bottleneck_lab.capture import doctor
+from bottleneck_lab.capture import devices, doctor
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure import gpu, machine
@@ -73,7 +73,7 @@ def test_the_gpu_of_a_verdict_is_the_one_that_is_used(stand_in):
 def test_a_gpu_in_order_has_nothing_in_its_way(stand_in):
     stand_in()
     assert set(rows()) == {"GPU", "GPU counters"}
-    assert doctor.choose_device(find_lab("idle-gpu"), None) == "cuda"
+    assert devices.choose_device(find_lab("idle-gpu"), None) == "cuda"
 
 
 @pytest.mark.parametrize(("mode", "word"), [(3, "EXCLUSIVE_PROCESS"), (2, "PROHIBITED")])
@@ -84,7 +84,7 @@ def test_a_compute_mode_that_keeps_the_reference_out_is_refused_before_anything_
     assert word in rows()["GPU mode"].found
     assert "nvidia-smi -c DEFAULT" in rows()["GPU mode"].remedy
     with pytest.raises(MachineError, match=word) as refused:
-        doctor.choose_device(find_lab("idle-gpu"), "cuda")
+        devices.choose_device(find_lab("idle-gpu"), "cuda")
     assert "--device virtual" in refused.value.remedy
 
 
@@ -115,14 +115,14 @@ def test_a_slice_says_what_it_cannot_show(stand_in):
 def test_a_lab_for_several_gpus_starts_where_they_are(stand_in, gpus, device):
     stand_in(count=gpus)
     lab = find_lab("ddp-scaling")
-    assert doctor.choose_device(lab, None) == device
+    assert devices.choose_device(lab, None) == device
     if gpus == 1:
         assert (
-            doctor.gpus_missing(lab)
+            devices.gpus_missing(lab)
             == "'ddp-scaling' needs 2 GPUs on `cuda`, and this process can use 1."
         )
         with pytest.raises(MachineError, match="needs 2 GPUs"):
-            doctor.choose_device(lab, "cuda")
+            devices.choose_device(lab, "cuda")
 
 
 def test_wsl_without_a_gpu_is_told_where_the_driver_belongs(stand_in, monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from bottleneck_lab.capture import doctor
+from bottleneck_lab.capture import devices
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.plugin import VARIABLE
@@ -69,7 +69,7 @@ def test_what_pretends_is_gone_afterwards():
     real = cuda_devices
     with pretend_gpu.installed():
         assert sys.modules["bottleneck_lab.measure.gpu"].cuda_devices()[0][0] == pretend_gpu.NAME
-        assert doctor.cuda_devices is not real
+        assert devices.cuda_devices is not real
     assert sys.modules["bottleneck_lab.measure.gpu"].cuda_devices is real
-    assert doctor.cuda_devices is real
+    assert devices.cuda_devices is real
     assert VARIABLE not in os.environ

@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from importlib.metadata import version
@@ -21,9 +20,9 @@ from typing import NoReturn
 
 import msgspec
 
-from bottleneck_lab.capture.monitor import open_nvml
 from bottleneck_lab.catalog import Device, Lab, find_lab
 from bottleneck_lab.cohort.protocol import Tool
+from bottleneck_lab.cohort.running.disturbance import wait_until_undisturbed
 from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
 from bottleneck_lab.errors import CaptureError, LabError, MachineError
@@ -155,7 +154,7 @@ def _same_lab(job: Job) -> Lab:
 def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
     lab, files = _same_lab(job), folder / FILES
     notes = _containment_notes(job)
-    wait_until_quiet(job.quiet_s)
+    wait_until_undisturbed(job.quiet_s)
     diagnosis = Diagnosis(lab, files, folder / CAPTURE, job.record)
     verdict = (check or check_lab)(
         lab,
@@ -199,56 +198,6 @@ def _containment_notes(job: Job) -> list[str]:
             )
         notes.append(UNLIMITED)
     return notes
-
-
-def wait_until_quiet(
-    limit_s: float,
-    busy: Callable[[], str | None] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Wait until the machine is idle and its GPU cool, at most `limit_s` seconds.
-
-    Returns False if it never was. The check goes on all the same: its own statistics notice a noisy
-    machine.
-    """
-    busy, end = busy or _busy, time.monotonic() + limit_s
-    while limit_s > 0 and busy() is not None:
-        if time.monotonic() >= end:
-            return False
-        sleep(min(1.0, limit_s))
-    return True
-
-
-MOST_PRESSURE = 20.0
-"""Per cent of the last ten seconds in which something waited for a core."""
-MOST_CELSIUS = 75
-
-
-def _busy() -> str | None:
-    """Return what keeps this machine from measuring well; None when nothing does."""
-    try:
-        # Kernel documentation, accounting/psi: "some avg10=1.23 avg60=... total=..." in per cent.
-        pressure = float(Path("/proc/pressure/cpu").read_text().split("avg10=")[1].split()[0])
-    except (OSError, IndexError, ValueError):
-        pressure = 0.0
-    if pressure > MOST_PRESSURE:
-        return f"programs waited for a core during {pressure:.0f}% of the last ten seconds"
-    nvml, _ = open_nvml()
-    if nvml is None:
-        return None
-    try:
-        hottest = max(
-            (
-                nvml.nvmlDeviceGetTemperature(
-                    nvml.nvmlDeviceGetHandleByIndex(index), nvml.NVML_TEMPERATURE_GPU
-                )
-                for index in range(nvml.nvmlDeviceGetCount())
-            ),
-            default=0,
-        )
-    except nvml.NVMLError:
-        return None
-    return f"a GPU is at {hottest} °C" if hottest > MOST_CELSIUS else None
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.capture.doctor import require_torch
+from bottleneck_lab.capture.devices import require_torch
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import progress

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.ui import DeviceName, say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.trace.names import is_communication, is_range
 from bottleneck_lab.trace.nsys.export import Export, quoted
-from bottleneck_lab.trace.nsys.rows import (
-    NUMBER_MARKS,
-    Rows,
-)
+from bottleneck_lab.trace.nsys.numbering import Ranks, Strings, Threads, occurring, pid_of
+from bottleneck_lab.trace.nsys.rows import NUMBER_MARKS, Rows
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceInfo,
@@ -52,82 +50,10 @@ _OPERATOR = re.compile(r"^(?:aten|autograd|torch|c10d|prims|torchvision)::[\w:]+
 
 _MARKS = re.compile("|".join(map(re.escape, NUMBER_MARKS)))
 
-_DENSE = 4
-"""Ids that span up to so many times as many numbers as are looked up have a table of their own."""
-
 _LONGEST_NS = 86_400_000_000_000
 """A day."""
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz)?$|_ptsz$")
-
-
-class Strings:
-    """Text of the capture, numbered: the file's StringIds first, then what the reader adds."""
-
-    def __init__(self, rows: Sequence[tuple[int, str]]) -> None:
-        self.values = [value if isinstance(value, str) else "" for _, value in rows]
-        self._ids = np.array([number for number, _ in rows], dtype=np.int64)
-        self._order = np.argsort(self._ids, kind="stable")
-        self._ids = self._ids[self._order]
-        self._added: dict[str, int] = {}
-
-    def look_up(self, ids: Ints) -> NDArray[np.int32]:
-        """Return the numbers of names given by StringIds' ids; of an id that the file lacks, the
-        empty name's.
-        """
-        unknown = self.add("")
-        if not len(self._ids) or not len(ids):
-            return np.full(len(ids), unknown, dtype=np.int32)
-        low, high = int(self._ids[0]), int(self._ids[-1])
-        # A table by id is many times as fast as a search, unless the ids lie far apart.
-        if high - low < _DENSE * len(ids):
-            table = np.full(high - low + 1, unknown, dtype=np.int32)
-            table[self._ids - low] = self._order
-            known = (ids >= low) & (ids <= high)
-            numbers: NDArray[np.int32] = table[np.where(known, ids, self._ids[:1]) - low]
-            return np.where(known, numbers, np.int32(unknown))
-        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        return np.where(self._ids[at] == ids, self._order[at], unknown).astype(np.int32)
-
-    def add(self, value: str) -> int:
-        if value not in self._added:
-            self._added[value] = len(self.values)
-            self.values.append(value)
-        return self._added[value]
-
-
-class Ranks:
-    """Processes in the order of their numbers: each is a rank."""
-
-    def __init__(self) -> None:
-        self.pids: dict[int, int] = {}
-
-    def of(self, rows: Rows, column: str) -> NDArray[np.int32]:
-        """Return the rank of every row, by its globalPid or globalTid."""
-        # In the order of their numbers, not of the rows: the same whatever table is read first.
-        pids = {number: pid_of(rows.meanings[column][number]) for number in _used(rows[column])}
-        for pid in sorted(pids.values()):
-            self.pids.setdefault(pid, len(self.pids))
-        return _renumbered(rows[column], {number: self.pids[pid] for number, pid in pids.items()})
-
-
-class Threads:
-    """Threads by their serialised id: bits 24–47 are the process, the low 24 bits the thread."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
-        self.ids: dict[int, int] = {}
-
-    def of(self, rows: Rows) -> dict[str, NDArray[np.int32]]:
-        """Return rank and thread of every row, by its globalTid."""
-        ids = {number: rows.meanings["globalTid"][number] for number in _used(rows["globalTid"])}
-        for serialised in sorted(ids.values()):
-            self.ids.setdefault(serialised, len(self.ids))
-        threads = {number: self.ids[serialised] for number, serialised in ids.items()}
-        return {
-            "rank": self.ranks.of(rows, "globalTid"),
-            "thread": _renumbered(rows["globalTid"], threads),
-        }
 
 
 def read_strings(export: Export) -> Strings:
@@ -211,7 +137,7 @@ def read_calls(export: Export, strings: Strings, threads: Threads) -> HostTable:
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     # cudaLaunchKernel_v7000 is cudaLaunchKernel: names are cleaned once each, not once a row.
     names = strings.look_up(rows["nameId"])
-    plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in _used(names)}
+    plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in occurring(names)}
     renamed = np.arange(len(strings.values), dtype=np.int32)
     renamed[list(plain)] = list(plain.values())
     return make_table(
@@ -239,7 +165,7 @@ def read_ranges(export: Export, strings: Strings, threads: Threads) -> tuple[Hos
             [strings.add(name.decode()) for name in rows.meanings["text"]] + [0], dtype=np.int32
         )
         names = np.where(rows["text"] >= 0, added[rows["text"]], names)
-    used = _used(names)
+    used = occurring(names)
     # Names are looked at once each, not once a row.
     renamed = np.arange(len(strings.values) + len(used) + 1, dtype=np.int32)
     operator = np.zeros(len(strings.values) + len(used) + 1, dtype=bool)
@@ -332,24 +258,6 @@ def read_facts(export: Export) -> dict[str, str]:
                 if n in wanted
             }
     return facts
-
-
-def _used(numbers: NDArray[np.int32]) -> list[int]:
-    """Return the numbers that occur, rising."""
-    used: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
-    return used
-
-
-def _renumbered(numbers: NDArray[np.int32], new: dict[int, int]) -> NDArray[np.int32]:
-    """Return every number's new one."""
-    table = np.zeros(max(new, default=0) + 1, dtype=np.int32)
-    table[list(new)] = list(new.values())
-    return table[numbers]
-
-
-def pid_of(serialised: int) -> int:
-    """Return the process in a globalTid or globalPid."""
-    return (serialised >> 24) & 0xFFFFFF
 
 
 def _plausible(rows: Rows, notes: list[str]) -> Rows:

@@ -12,8 +12,6 @@ from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.foreign import refuse_database
 from bottleneck_lab.trace.nsys.activities import (
-    Ranks,
-    Threads,
     list_devices,
     list_threads,
     read_calls,
@@ -23,6 +21,7 @@ from bottleneck_lab.trace.nsys.activities import (
     read_strings,
 )
 from bottleneck_lab.trace.nsys.export import Export, open_export
+from bottleneck_lab.trace.nsys.numbering import Ranks, Threads
 from bottleneck_lab.trace.timeline import (
     HostTable,
     MemoryTable,
