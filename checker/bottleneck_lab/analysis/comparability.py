@@ -13,9 +13,11 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
-from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
+from bottleneck_lab.analysis.intervals import blocks
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline
 
 Kind = Literal["device", "settings", "program"]
 
@@ -68,8 +70,9 @@ def find_conditions(timeline: Timeline) -> Conditions:
     recorded = {name for fact, name in _STATED.items() if timeline.facts.get(fact) in ("1", "True")}
     if len(timeline.python) and timeline.facts.get(FRAMES_OF) != SECOND_RUN:
         recorded.add(_STACK)
-    kernels = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
-    names = _times(kernels, timeline.strings) + _times(timeline.operators, timeline.strings)
+    device, operators = timeline.device, timeline.operators
+    names = _times(device, device.kind == ActivityKind.KERNEL, timeline.strings)
+    names += _times(operators, np.ones(len(operators), dtype=bool), timeline.strings)
     return Conditions(
         dict(devices),
         frozenset(recorded),
@@ -87,8 +90,14 @@ def _unnamed(capability: str, multiprocessors: int) -> str:
     return f"a GPU with {' and '.join(parts)}" if parts else ""
 
 
-def _times(table: DeviceTable | HostTable, strings: Sequence[str]) -> Counter[str]:
-    sums = np.bincount(table.name, weights=table.end - table.start, minlength=len(strings))
+def _times(
+    table: DeviceTable | HostTable, mask: NDArray[np.bool_], strings: Sequence[str]
+) -> Counter[str]:
+    """Return the summed time of the masked rows by name, ns."""
+    sums = np.zeros(len(strings))
+    for rows in blocks(len(table)):
+        lengths = np.where(mask[rows], table.end[rows] - table.start[rows], 0)
+        sums += np.bincount(table.name[rows], weights=lengths, minlength=len(strings))
     return Counter({strings[at]: int(sums[at]) for at in np.flatnonzero(sums).tolist()})
 
 

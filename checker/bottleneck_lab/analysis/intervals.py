@@ -4,7 +4,8 @@ so their lengths add up exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +31,8 @@ class Intervals(NamedTuple):
         return int(self.lengths.sum())
 
     def where(self, mask: NDArray[np.bool_]) -> Intervals:
-        """Return the masked ones."""
-        return Intervals(self.start[mask], self.end[mask])
+        """Return the masked ones: these themselves, where that is all of them."""
+        return self if mask.all() else Intervals(self.start[mask], self.end[mask])
 
 
 BLOCK = 1 << 15
@@ -48,6 +49,12 @@ def blocks(count: int) -> Iterator[slice]:
         yield slice(at, at + BLOCK)
 
 
+def parts(intervals: Intervals) -> Iterator[Intervals]:
+    """Yield up to BLOCK intervals at a time."""
+    for rows in blocks(len(intervals.start)):
+        yield Intervals(intervals.start[rows], intervals.end[rows])
+
+
 def stretch(start: int, end: int) -> Intervals:
     """Return one interval, or none if it would be empty."""
     return union(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
@@ -57,51 +64,130 @@ def union(start: Ints, end: Ints) -> Intervals:
     """Return the time covered by any of the given rows, in any order; rows that touch are
     joined.
     """
-    keep = end > start
-    return _united(start[keep], end[keep])
+    start, end = _in_order(start, end)
+    return chain((start[rows], end[rows]) for rows in blocks(len(start)))
+
+
+def chain(rows: Iterable[tuple[Ints, Ints]]) -> Intervals:
+    """Return the time covered by any of the rows, which come in blocks of (start, end): in any
+    order within one, but none begins before those of the blocks before it.
+    """
+
+    def united() -> Iterator[Intervals]:
+        last = NONE
+        for start, end in rows:
+            # What comes next may begin before the last one ends: it goes with the next block.
+            part = _united(np.append(last.start, start), np.append(last.end, end))
+            last = Intervals(part.start[-1:], part.end[-1:])
+            yield Intervals(part.start[:-1], part.end[:-1])
+        yield last
+
+    return end_to_end(united())
 
 
 def _united(start: Ints, end: Ints) -> Intervals:
-    """Return the time covered by rows of which none is empty; the arrays may be changed."""
+    """Return the time covered by the given rows; the arrays may be changed."""
+    keep = end > start
+    if not keep.all():
+        start, end = start[keep], end[keep]
     if not len(start):
         return NONE
-    if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
-        start = start[order]
-        end = end[order]
-        del order
+    start, end = _in_order(start, end)
     np.maximum.accumulate(end, out=end)
     begins = np.append(True, start[1:] > end[:-1])
     return Intervals(start[begins], end[np.append(begins[1:], True)])
+
+
+def _in_order(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return rows by their start: the given arrays, where they are so already."""
+    if not (start[1:] < start[:-1]).any():
+        return start, end
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order]
+
+
+def end_to_end(pieces: Iterable[Intervals]) -> Intervals:
+    """Return the intervals of all pieces, one piece after the other."""
+    starts, ends = [NONE.start], [NONE.end]
+    for start, end in pieces:
+        starts.append(start)
+        ends.append(end)
+    start = np.concatenate(starts)
+    starts.clear()  # so that only one column is held twice at a time
+    return Intervals(start, np.concatenate(ends))
 
 
 def separate(start: Ints, end: Ints) -> Intervals:
     """Return the given rows, in any order, each without what an earlier one covers: rows that touch
     stay apart.
     """
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    covered = np.maximum.accumulate(end)
-    start[1:] = np.maximum(start[1:], covered[:-1])
-    return Intervals(start, end).where(end > start)
+    start, end = _in_order(start, end)
+
+    def uncovered() -> Iterator[Intervals]:
+        reached = start[:1]
+        for rows in blocks(len(start)):
+            covered = np.maximum.accumulate(np.append(reached, end[rows]))
+            part = Intervals(np.maximum(start[rows], covered[:-1]), end[rows])
+            yield part.where(part.end > part.start)
+            reached = covered[-1:]
+
+    return end_to_end(uncovered())
 
 
 def clip(intervals: Intervals, low: int, high: int) -> Intervals:
     """Return the part inside [low, high)."""
-    start, end = np.maximum(intervals.start, low), np.minimum(intervals.end, high)
-    return Intervals(start, end).where(end > start)
+    if high <= low:
+        return NONE
+    start, end = _near(intervals, low, high)
+    if len(start) and (start[0] < low or end[-1] > high):
+        start, end = np.maximum(start, low), np.minimum(end, high)
+    return Intervals(start, end)
+
+
+def _near(intervals: Intervals, low: int, high: int) -> Intervals:
+    """Return those that have time in [low, high), whole; as a slice they take no memory."""
+    rows = slice(
+        int(np.searchsorted(intervals.end, low, side="right")),
+        int(np.searchsorted(intervals.start, high)),
+    )
+    return Intervals(intervals.start[rows], intervals.end[rows])
 
 
 def complement(intervals: Intervals, low: int, high: int) -> Intervals:
     """Return the part of [low, high) that `intervals` leaves free."""
     inside = clip(intervals, low, high)
-    start = np.concatenate(([low], inside.end)).astype(np.int64)
-    end = np.concatenate((inside.start, [high])).astype(np.int64)
-    return Intervals(start, end).where(end > start)
+    free = Intervals(np.append(low, inside.end), np.append(inside.start, high))
+    return free.where(free.end > free.start)
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return the time in both."""
+    if len(a.start) < len(b.start):
+        a, b = b, a
+    return end_to_end(itertools.starmap(_meet, _beside(a, b)))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Return the time in `a` and not in `b`."""
+    if not len(b.start):
+        return a
+
+    def without(part: Intervals, near: Intervals) -> Intervals:
+        if not len(near.start):
+            return part
+        return _meet(part, complement(near, int(part.start[0]), int(part.end[-1])))
+
+    return end_to_end(itertools.starmap(without, _beside(a, b)))
+
+
+def _beside(a: Intervals, b: Intervals) -> Iterator[tuple[Intervals, Intervals]]:
+    """Yield `a` in parts, each with those of `b` that have time between its start and its end."""
+    for part in parts(a):
+        yield part, _near(b, int(part.start[0]), int(part.end[-1]))
+
+
+def _meet(a: Intervals, b: Intervals) -> Intervals:
+    """Return the time in both, of sets that are small enough to be worked on at once."""
     if len(b.start) < len(a.start):
         a, b = b, a
     # Each of `a` meets a run of `b`: from the first that ends after it begins to the last that
@@ -111,28 +197,25 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     own = np.repeat(np.arange(len(first)), count)
     other = np.repeat(first - np.cumsum(count) + count, count)
     other += np.arange(len(own))
-    del first, count
-    start, end = a.start[own], a.end[own]
-    np.maximum(start, b.start[other], out=start)
-    np.minimum(end, b.end[other], out=end)
-    return Intervals(start, end)
+    return Intervals(np.maximum(a.start[own], b.start[other]), np.minimum(a.end[own], b.end[other]))
 
 
-def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time in `a` and not in `b`."""
-    if not len(a.start) or not len(b.start):
-        return a
-    before, behind = min(a.start[0], b.start[0]) - 1, max(a.end[-1], b.end[-1]) + 1
-    free = Intervals(np.append(before, b.end), np.append(b.start, behind))
-    free = free.where(free.end > free.start)
-    return intersect(a, free)
+def join(*sets: Intervals) -> Intervals:
+    """Return the time in any of the sets."""
+    filled = [each for each in sets if len(each.start)]
+    if len(filled) == 1 and (filled[0].start[1:] > filled[0].end[:-1]).all():
+        return filled[0]
+    longest = max(filled, key=lambda each: len(each.start), default=NONE)
+    moments = longest.start[BLOCK::BLOCK]
+    # What begins before each of these moments, of all sets together.
+    return chain(map(end_to_end, zip(*(_cut(each, moments) for each in filled), strict=True)))
 
 
-def join(*parts: Intervals) -> Intervals:
-    """Return the time in any of the parts."""
-    return _united(
-        np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts])
-    )
+def _cut(intervals: Intervals, moments: Ints) -> Iterator[Intervals]:
+    """Yield the intervals that begin before each moment in turn, then the rest."""
+    edges = [0, *np.searchsorted(intervals.start, moments).tolist(), len(intervals.start)]
+    for low, high in itertools.pairwise(edges):
+        yield Intervals(intervals.start[low:high], intervals.end[low:high])
 
 
 def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
@@ -148,21 +231,35 @@ def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
 
 def covered_before(intervals: Intervals, times: Ints) -> Ints:
     """Return how much of `intervals` lies before each of `times`, ns."""
-    if not len(intervals.start):
-        return np.zeros(len(times), dtype=np.int64)
-    lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
-    result = np.empty(len(times), dtype=np.int64)
+    before = _lengths_before(intervals)
+    covered = np.zeros(len(times), dtype=np.int64)
     for rows in blocks(len(times)):
-        block = times[rows]
-        index = np.searchsorted(intervals.start, block, side="right")
-        last = np.maximum(index - 1, 0)
-        inside = np.minimum(block, intervals.end[last]) - intervals.start[last]
-        result[rows] = np.where(index > 0, lengths[last] + inside, 0)
-    return result
+        covered[rows] = _covered(intervals, before, times[rows])
+    return covered
 
 
 def covered_within(intervals: Intervals, start: Ints, end: Ints) -> Ints:
     """Return how much of `intervals` lies within each [start, end), ns."""
-    covered = covered_before(intervals, end)
-    covered -= covered_before(intervals, start)
+    before = _lengths_before(intervals)
+    covered = np.zeros(len(start), dtype=np.int64)
+    for rows in blocks(len(start)):
+        covered[rows] = _covered(intervals, before, end[rows])
+        covered[rows] -= _covered(intervals, before, start[rows])
     return covered
+
+
+def _lengths_before(intervals: Intervals) -> Ints:
+    """Return the summed length of those before each interval, ns, and that of all."""
+    before = np.zeros(len(intervals.start) + 1, dtype=np.int64)
+    np.subtract(intervals.end, intervals.start, out=before[1:])
+    return np.cumsum(before, out=before)
+
+
+def _covered(intervals: Intervals, before: Ints, times: Ints) -> Ints:
+    """Return how much lies before each of a few times, ns; `before`: see `_lengths_before`."""
+    if not len(intervals.start):
+        return np.zeros(len(times), dtype=np.int64)
+    index = np.searchsorted(intervals.start, times, side="right")
+    last = np.maximum(index - 1, 0)
+    inside = np.minimum(times, intervals.end[last]) - intervals.start[last]
+    return np.where(index > 0, before[last] + inside, 0)

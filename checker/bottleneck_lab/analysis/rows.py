@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline
+from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline
 
 
 class Named(Protocol):
@@ -19,10 +19,29 @@ class Named(Protocol):
     def name(self) -> SmallInts: ...
 
 
+class Timed(Protocol):
+    """Any table whose rows have a start, by which they are in order, and an end."""
+
+    @property
+    def start(self) -> Ints: ...
+
+    @property
+    def end(self) -> Ints: ...
+
+
 def names_in(table: Named) -> list[int]:
     """Return the names that a table's rows have, as indices into the timeline's strings."""
-    used: list[int] = np.flatnonzero(np.bincount(table.name, minlength=1)).tolist()
-    return used
+    return numbers_in(table.name)
+
+
+def numbers_in(numbers: SmallInts) -> list[int]:
+    """Return the distinct numbers of a column of numbers from 0 on, ascending."""
+    used = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=bool)
+    # In blocks, since NumPy first makes eight bytes of each number.
+    for rows in iv.blocks(len(numbers)):
+        used[numbers[rows]] = True
+    distinct: list[int] = np.flatnonzero(used).tolist()
+    return distinct
 
 
 def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -30,13 +49,20 @@ def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray
     # Each distinct name is looked at once: a capture has millions of rows and thousands of names.
     matches = np.zeros(len(timeline.strings) + 1, dtype=bool)
     matches[[i for i in names_in(table) if pattern.search(timeline.strings[i])]] = True
-    return np.asarray(matches[table.name])
+    return look_up(matches, table.name)
 
 
-def union_of(table: HostTable | DeviceTable, mask: NDArray[np.bool_]) -> iv.Intervals:
+def look_up(chosen: NDArray[np.bool_], numbers: SmallInts) -> NDArray[np.bool_]:
+    """Return a mask of the numbers that are chosen."""
+    mask = np.empty(len(numbers), dtype=bool)
+    for rows in iv.blocks(len(numbers)):
+        mask[rows] = chosen[numbers[rows]]
+    return mask
+
+
+def union_of(table: Timed, mask: NDArray[np.bool_]) -> iv.Intervals:
     """Return the time covered by the masked rows."""
-    parts = []
-    for rows in iv.blocks(len(table)):
-        chosen = mask[rows]
-        parts.append(iv.union(table.start[rows][chosen], table.end[rows][chosen]))
-    return iv.join(iv.NONE, *parts)
+    return iv.chain(
+        (table.start[rows][mask[rows]], table.end[rows][mask[rows]])
+        for rows in iv.blocks(len(table.start))
+    )

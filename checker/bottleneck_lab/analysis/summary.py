@@ -32,6 +32,7 @@ from bottleneck_lab.analysis.device.transfers import (
 from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
+from bottleneck_lab.analysis.footprint import LARGE_EVENTS, release_freed
 from bottleneck_lab.analysis.host.lines import LineRow, find_lines, longest_line
 from bottleneck_lab.analysis.host.operators import (
     OperatorRow,
@@ -63,10 +64,6 @@ from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.trace.timeline import Timeline
 
 SCHEMA = 1
-LARGE_EVENTS = 5_000_000
-"""From here on both sides are summed up at once. With 2.8 million events that gained an eighth of
-the time, for a third more memory: not worth it.
-"""
 LEAST_PART = 0.02
 """A part of the time below this share has no gain worth working out."""
 
@@ -181,6 +178,7 @@ def _summary(
     uses: Iterable[tuple[DeviceUse, DeviceTime]],
     ceilings: Machine | None,
 ) -> Summary:
+    release_freed(timeline)  # what reading it left
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
     if timeline.events < LARGE_EVENTS:
         host, devices = _host_side(inside), _device_side(timeline, uses)
@@ -192,6 +190,7 @@ def _summary(
             result = thread.submit(_device_side, timeline, uses)
             host, devices = _host_side(inside), result.result()
     seen = _evidence(timeline, inside, steps, host, devices)
+    release_freed(timeline)
     findings, withheld = doubt(find_findings(seen), devices.quality)
     step_ns = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
@@ -250,11 +249,13 @@ def _host_side(timeline: Timeline) -> _HostSide:
     sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
     causes: list[str] = []
     lines: list[LineRow] = []
+    release_freed(timeline)
     for part in in_parts(timeline):
         calls = build_calls(part, python=bool(len(timeline.python)))
         sums += sum_operators(part, calls)
         causes += find_causes(part, calls)
         lines += find_lines(part, calls)  # none without frames, with which there is one part
+    release_freed(timeline)
     return _HostSide(rank_operators(timeline, sums), find_syncs(timeline, causes), lines)
 
 
@@ -274,6 +275,7 @@ def _device_side(
     uses, programs, times = [], [], []
     exposed: Sizes = Counter()
     arrivals = match_collectives(timeline)
+    release_freed(timeline)
     for use, time in uses_and_times:
         uses.append(use)
         exposed.update(exposed_by_size(timeline, time))
@@ -282,8 +284,10 @@ def _device_side(
         # Kept only for ranks that met in collectives: else each goes before the next is made.
         if arrivals:
             times.append(time)
+    release_freed(timeline)
     quality = judge_quality(timeline, uses)
     waits = find_collective_waits(arrivals, times)
+    release_freed(timeline)
     return _DeviceSide(uses, quality, WhatIf(timeline, programs), waits, exposed)
 
 

@@ -1,10 +1,20 @@
 """Interval arithmetic against a count of every nanosecond."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.analysis import intervals as iv
+
+
+@pytest.fixture(scope="module", params=[2, iv.BLOCK], autouse=True)
+def block(request):
+    """Go through rows in blocks of a few, and in one that holds them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iv, "BLOCK", request.param)
+        yield
+
 
 pairs = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])),
@@ -42,6 +52,25 @@ def test_set_algebra(first, second, x, y):
     assert iv.covered_before(a, np.array([low, high])).tolist() == [
         len([t for t in p if t < limit]) for limit in (low, high)
     ]
+
+
+@given(pairs, pairs, st.integers(0, 80), st.integers(0, 20))
+def test_time_within_stretches(first, second, start, length):
+    a, inside = points(made(first)), set(range(start, start + length))
+    rows = np.array([(start, start + length), *second], dtype=np.int64)
+
+    covered = iv.covered_within(made(first), rows[:, 0], rows[:, 1])
+
+    assert covered[0] == len(a & inside)
+    assert covered[1:].tolist() == [len(a & set(range(s, e))) for s, e in second]
+
+
+@given(pairs)
+def test_separate_rows_cover_the_same_and_stay_apart(rows):
+    array = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    apart = iv.separate(array[:, 0], array[:, 1])
+    assert points(apart) == points(made(rows))
+    assert set(apart.end.tolist()) <= set(array[:, 1].tolist())
 
 
 @given(pairs, st.integers(0, 10))

@@ -1,4 +1,4 @@
-"""The host's side of a capture, summed up in parts."""
+"""A capture, summed up in parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck_lab import load
+from bottleneck_lab import load, summarise
+from bottleneck_lab.analysis import footprint
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.compare import observe
 from bottleneck_lab.analysis.host import operators
 from bottleneck_lab.analysis.host.operators import build_calls, in_parts, sum_operators
 from bottleneck_lab.analysis.host.syncs import find_causes
@@ -54,3 +57,34 @@ def test_frames_of_python_keep_the_host_in_one_part(monkeypatch):
     monkeypatch.setattr(operators, "PART_ROWS", 64)
 
     assert list(in_parts(framed)) == [framed]
+
+
+@pytest.mark.parametrize(
+    "name", ["h200/training.json.gz", "synthetic-sync.json.gz", "synthetic-communication.json.gz"]
+)
+def test_a_report_does_not_depend_on_the_size_of_blocks(monkeypatch, name):
+    timeline = load(CAPTURES / name)
+    whole = observe(timeline)
+
+    monkeypatch.setattr(iv, "BLOCK", 16)
+    monkeypatch.setattr(operators, "PART_ROWS", 64)
+    in_blocks = observe(replace(timeline))
+
+    assert in_blocks.summary == whole.summary
+    assert in_blocks.figures.origins == whole.figures.origins
+    assert {key: values.tolist() for key, values in in_blocks.figures.series.items()} == {
+        key: values.tolist() for key, values in whole.figures.series.items()
+    }
+
+
+def test_memory_is_handed_back_only_where_that_pays(monkeypatch):
+    calls = []
+    monkeypatch.setattr(footprint, "give_back", lambda: calls.append(True))
+    timeline = load(CAPTURES / "synthetic-sync.json.gz")
+
+    summarise(timeline)
+    assert not calls
+
+    monkeypatch.setattr(footprint, "SMALL_EVENTS", 0)
+    summarise(timeline)
+    assert calls

@@ -11,6 +11,8 @@ work of a device is its start-up and its end, whatever the host did in them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +39,10 @@ class _Claims:
 
     def add(self, cause: Cause, stretches: iv.Intervals) -> None:
         """Give a cause what is left of the idle time in these stretches."""
-        claimed = iv.intersect(self.left, stretches)
+        self.take(cause, iv.intersect(self.left, stretches))
+
+    def take(self, cause: Cause, claimed: iv.Intervals) -> None:
+        """Give a cause these stretches, all of which are left."""
         if len(claimed.start):
             self.parts[cause] = iv.join(self.parts[cause], claimed)
             self.left = iv.subtract(self.left, claimed)
@@ -71,7 +76,7 @@ def attribute(
         claims.add(cause, stretches)
     # A launch that takes this long loads the kernel's code first; one that waits for room in the
     # queue does so while the device is busy.
-    claims.add("compilation", host.launches.where(host.launches.lengths > LOADING_NS))
+    claims.add("compilation", host.long_launches.where(host.long_launches.lengths > LOADING_NS))
     claims.add("unknown", iv.complement(host.known, *window))
 
     # A pause between launches ends at the window's ends too, and where a stretch begins that a name
@@ -80,28 +85,39 @@ def attribute(
     ends = iv.stretch(window.start - 1, window.start), iv.stretch(window.end, window.end + 1)
     bounds = iv.join(*ends, *host.doing.values())
     launching = _bridged(iv.join(host.launching, bounds), BUSY_LAUNCHING_NS)
-    late = iv.intersect(claims.left, launching)
-    drained = _after_waiting(late, idle, host)
-    claims.add("synchronisation", drained)
-    claims.add("launch", _without_pauses(iv.subtract(late, drained), host, bounds))
+    near = _bridged(iv.join(host.active, bounds), PYTHON_NS)
+    waiting = _Waiting(idle, host)
+    drained: list[iv.Intervals] = []
+
+    def launching_late() -> Iterator[iv.Intervals]:
+        """Yield the rest of what the host is late with, having put aside what follows from waits: a
+        part at a time, since it may be nearly all of the idle time.
+        """
+        for part in iv.parts(claims.left):
+            late = iv.intersect(part, launching)
+            follows = waiting.is_followed_by(late)
+            drained.append(late.where(follows))
+            yield _without_pauses(late.where(~follows), host, near)
+
+    claims.take("launch", iv.end_to_end(launching_late()))
+    claims.take("synchronisation", iv.end_to_end(drained))
 
     claims.add("communication", host.collectives)
     if len(host.steps.start):
         first, last = int(host.steps.start[0]), int(host.steps.end[-1])
         claims.add("between_steps", iv.complement(host.steps, first, last))
-    claims.add("host", host.operators)
+    claims.add("host", host.in_operators(claims.left))
     claims.add("python", claims.left)
     return claims.parts
 
 
-def _without_pauses(late: iv.Intervals, host: HostView, bounds: iv.Intervals) -> iv.Intervals:
-    """Return `late` without what is far from all launches, operators and `bounds`: even between two
-    launches the host did something else there.
+def _without_pauses(late: iv.Intervals, host: HostView, near: iv.Intervals) -> iv.Intervals:
+    """Return `late` without what is far from all launches, operators and other bounds, which is not
+    in `near`: even between two launches the host did something else there.
     """
-    if not len(host.operators.start) or not len(host.launches.start):
+    if not len(host.active.start):
         return late
-    calls = iv.join(host.launches, host.sync, host.operators, host.fixed_price, bounds)
-    far = iv.subtract(late, _bridged(calls, PYTHON_NS))
+    far = iv.subtract(late, near)
     # Less is a launch on its way to the device.
     return iv.subtract(late, far.where(far.lengths > TOGETHER_NS))
 
@@ -122,35 +138,42 @@ def _bridged(calls: iv.Intervals, about_ns: int) -> iv.Intervals:
     return iv.close_holes(calls, int(limits[np.argmin(np.abs(np.log(limits / about_ns)))]))
 
 
-def _after_waiting(late: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv.Intervals:
-    """Return the part of `late` that follows from the host's having stood waiting for the device.
+class _Waiting:
+    """The host's waits for a device that was `idle`, and what followed from them.
 
     A wait that was still open when the device ran dry, or ended within the gap, kept the host from
     launching ahead: the whole gap follows from it. So do later gaps before the next wait, unless a
     host that never waits would be late there too.
     """
-    # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from
-    # the start of the copy call right before it.
-    waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
-    waits = waits.where(iv.covered_within(host.sync, *waits) > 0)
-    if not len(late.start) or not len(waits.start):
-        return iv.NONE
-    gap = np.searchsorted(idle.start, late.start, side="right") - 1
-    begin, end = idle.start[gap], idle.end[gap]
-    following = np.searchsorted(waits.end, begin)  # the first wait that ends after the gap begins
-    wait = np.minimum(following, len(waits.end) - 1)
-    follows = (following < len(waits.end)) & (waits.start[wait] <= begin) & (waits.end[wait] <= end)
 
-    # From one wait's end to the next one's: the host's own time until it waits again, what the
-    # device then worked, and how long it was idle.
-    returned, again, done = waits.end[:-1], waits.start[1:], waits.end[1:]
-    idled = iv.covered_within(idle, returned, done)
-    slow = _host_bound(again - returned, done - returned - idled, idled)
-    held_up = iv.Intervals(returned, again).where(~slow)
-    host_bound = iv.Intervals(returned, done).where(slow)
-    follows |= iv.covered_within(held_up, begin, begin + 1) > 0
-    follows &= iv.covered_within(host_bound, end - 1, end) == 0
-    return late.where(follows)
+    def __init__(self, idle: iv.Intervals, host: HostView) -> None:
+        self._idle = idle
+        # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from
+        # the start of the copy call right before it.
+        waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
+        self._waits = waits = waits.where(iv.covered_within(host.sync, *waits) > 0)
+        # From one wait's end to the next one's: the host's own time until it waits again, what the
+        # device then worked, and how long it was idle.
+        returned, again, done = waits.end[:-1], waits.start[1:], waits.end[1:]
+        idled = iv.covered_within(idle, returned, done)
+        slow = _host_bound(again - returned, done - returned - idled, idled)
+        self._held_up = iv.Intervals(returned, again).where(~slow)
+        self._host_bound = iv.Intervals(returned, done).where(slow)
+
+    def is_followed_by(self, late: iv.Intervals) -> NDArray[np.bool_]:
+        """Return a mask of the parts of idle time that follow from the host's having waited."""
+        waits = self._waits
+        if not len(waits.start):
+            return np.zeros(len(late.start), dtype=bool)
+        gap = np.searchsorted(self._idle.start, late.start, side="right") - 1
+        begin, end = self._idle.start[gap], self._idle.end[gap]
+        following = np.searchsorted(waits.end, begin)  # the first that ends after the gap begins
+        wait = np.minimum(following, len(waits.end) - 1)
+        follows = (waits.start[wait] <= begin) & (waits.end[wait] <= end)
+        follows &= following < len(waits.end)
+        follows |= iv.covered_within(self._held_up, begin, begin + 1) > 0
+        follows &= iv.covered_within(self._host_bound, end - 1, end) == 0
+        return follows
 
 
 def _host_bound(own: Ints, worked: Ints, idled: Ints) -> NDArray[np.bool_]:

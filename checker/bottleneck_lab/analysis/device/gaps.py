@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, Cause, Sureness
-from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime
+from bottleneck_lab.analysis.device.time import CPU, DeviceTime
 from bottleneck_lab.analysis.host.lines import lines_during, operator_during, places_during
 from bottleneck_lab.analysis.host.view import HostView
-from bottleneck_lab.trace.timeline import Ints, Timeline
+from bottleneck_lab.trace.timeline import Timeline, TinyInts
 from bottleneck_lab.wording import counted
 
 LARGEST = 20
@@ -49,7 +50,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def explain_gaps(
-    timeline: Timeline, time: DeviceTime, rows: DeviceRows, host: HostView
+    timeline: Timeline, time: DeviceTime, host: HostView
 ) -> tuple[list[GapCause], list[Gap]]:
     """Return (idle time by cause, which sums to `time.idle.total`; the largest gaps) of one device,
     both largest first.
@@ -61,19 +62,23 @@ def explain_gaps(
         for cause, count in zip(time.causes, counts, strict=True)
         if time.causes[cause].total
     ]
-    return sorted(causes, key=lambda row: -row.idle_ns), _largest(timeline, time, rows, host, main)
+    return sorted(causes, key=lambda row: -row.idle_ns), _largest(timeline, time, host, main)
 
 
-def _main_causes(time: DeviceTime) -> Ints:
+def _main_causes(time: DeviceTime) -> TinyInts:
     """Return for every gap the position of the cause that covers most of it."""
     idle = time.idle
-    main, most = np.zeros((2, len(idle.start)), dtype=np.int64)
-    for i, part in enumerate(time.causes.values()):
-        # Each stretch lies in one gap.
-        gap = np.searchsorted(idle.start, part.start, side="right") - 1
-        covered = np.bincount(gap, weights=part.lengths, minlength=len(idle.start))
-        main[covered > most] = i
-        most = np.maximum(most, covered)
+    main = np.zeros(len(idle.start), dtype=np.int8)
+    for rows in iv.blocks(len(main)):
+        start, end = idle.start[rows], idle.end[rows]
+        most = np.zeros(len(start))
+        for i, stretches in enumerate(time.causes.values()):
+            part = iv.clip(stretches, int(start[0]), int(end[-1]))
+            # Each stretch lies in one gap.
+            gap = np.searchsorted(start, part.start, side="right") - 1
+            covered = np.bincount(gap, weights=part.lengths, minlength=len(start))
+            main[rows][covered > most] = i
+            np.maximum(most, covered, out=most)
     return main
 
 
@@ -100,10 +105,10 @@ def _explain(
     return GapCause(cause, part.total, share, count, evidence, sure, line, inside)
 
 
-def _largest(
-    timeline: Timeline, time: DeviceTime, rows: DeviceRows, host: HostView, main: Ints
-) -> list[Gap]:
+def _largest(timeline: Timeline, time: DeviceTime, host: HostView, main: TinyInts) -> list[Gap]:
     """Return the largest gaps. `main`: for each gap, the position of its main cause."""
+
+    rows = time.rows
 
     def name_of(row: int) -> str:
         """Return the name of a row of the device; "" beyond its ends and for a CPU's."""
@@ -111,9 +116,12 @@ def _largest(
             return ""
         return timeline.strings[int(rows.name[row])]
 
-    causes = tuple(time.causes)
+    causes, lengths = tuple(time.causes), time.idle.lengths
+    # Only those as long as the last one that is listed are put in order: there may be millions.
+    least = np.partition(lengths, -LARGEST)[-LARGEST] if len(lengths) > LARGEST else 0
+    longest = np.flatnonzero(lengths >= least)
     gaps = []
-    for i in np.argsort(-time.idle.lengths, kind="stable")[:LARGEST].tolist():
+    for i in longest[np.argsort(-lengths[longest], kind="stable")][:LARGEST].tolist():
         start, end, cause = int(time.idle.start[i]), int(time.idle.end[i]), causes[int(main[i])]
         before = name_of(int(np.searchsorted(rows.start, start)) - 1)
         after = name_of(int(np.searchsorted(rows.start, end)))

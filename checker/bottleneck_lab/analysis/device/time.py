@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
+from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.what_if.program import Program
 from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, Ints, SmallInts, TinyInts
@@ -36,21 +37,39 @@ class DeviceTime(NamedTuple):
     """When one device of one rank did what inside that rank's window, and the stretches in which it
     did nothing.
 
-    `busy` is everything that it did; `idle` is the rest of the window, and `causes` the same by
-    cause.
+    `idle` is all of the window in which none of its `rows` ran, and `causes` the same by cause.
+    What it did instead follows from the rows: in a large capture, each kind of it takes as much
+    memory as a column of the table, so none is kept.
     """
 
     rank: int
     device: int
     window: Window
-    compute: iv.Intervals
-    communication: iv.Intervals
-    copy: iv.Intervals
-    busy: iv.Intervals
+    rows: DeviceRows
     idle: iv.Intervals
     causes: dict[Cause, iv.Intervals]
     program: Program | None = None
     """The rank's work for a replay, at its first device; None for a CPU that stands in for one."""
+
+    @property
+    def busy(self) -> iv.Intervals:
+        """Everything that the device did."""
+        return iv.complement(self.idle, *self.window)
+
+    @property
+    def compute(self) -> iv.Intervals:
+        """Kernels, but for those of collectives."""
+        return self._covered(ActivityKind.KERNEL)
+
+    @property
+    def communication(self) -> iv.Intervals:
+        """Collectives."""
+        return self._covered(ActivityKind.COMMUNICATION)
+
+    @property
+    def copy(self) -> iv.Intervals:
+        """Copies and memsets."""
+        return self._covered(ActivityKind.COPY, ActivityKind.MEMSET)
 
     @property
     def exposed_communication(self) -> iv.Intervals:
@@ -60,21 +79,17 @@ class DeviceTime(NamedTuple):
     @property
     def exposed_copy(self) -> iv.Intervals:
         """Copies that are hidden neither behind computation nor behind communication."""
-        return iv.subtract(self.copy, iv.join(self.compute, self.communication))
+        return iv.subtract(iv.subtract(self.copy, self.compute), self.communication)
 
-
-def device_time(rank: int, device: int, rows: DeviceRows, window: Window) -> DeviceTime:
-    """Return the time of a device inside the window, its idle time without causes."""
-
-    def covered(*kinds: ActivityKind) -> iv.Intervals:
+    def _covered(self, *kinds: ActivityKind) -> iv.Intervals:
         """Return the time in which a row of these kinds ran."""
+        mask = np.zeros(len(self.rows.kind), dtype=bool)
+        for kind in kinds:
+            mask |= self.rows.kind == kind
         # Streams overlap, so durations are never summed.
-        mask = np.isin(rows.kind, kinds)
-        return iv.clip(iv.union(rows.start[mask], rows.end[mask]), *window)
+        return iv.clip(union_of(self.rows, mask), *self.window)
 
-    compute = covered(ActivityKind.KERNEL)
-    communication = covered(ActivityKind.COMMUNICATION)
-    copy = covered(ActivityKind.COPY, ActivityKind.MEMSET)
-    busy = iv.join(compute, communication, copy)
-    idle = iv.complement(busy, *window)
-    return DeviceTime(rank, device, window, compute, communication, copy, busy, idle, causes={})
+
+def idle_time(rows: DeviceRows, window: Window) -> iv.Intervals:
+    """Return the time in the window in which the device did nothing."""
+    return iv.complement(union_of(rows, rows.kind != ActivityKind.SYNC), *window)

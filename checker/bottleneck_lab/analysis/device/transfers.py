@@ -61,6 +61,8 @@ def exposed_by_size(timeline: Timeline, time: DeviceTime) -> Sizes:
     """
     device = timeline.device
     rows = np.flatnonzero(_collectives_of(timeline, time))
+    if not len(rows):
+        return Counter()
     # Rows are in order of their start: each counts from where those before it have all ended.
     end = np.clip(device.end[rows], *time.window)
     before = np.maximum.accumulate(np.concatenate([[time.window.start], end]))[:-1]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import LAUNCH_CALL
 from bottleneck_lab.analysis.rows import named, union_of
-from bottleneck_lab.trace.timeline import Direction, Timeline
+from bottleneck_lab.trace.timeline import Direction, Ints, Timeline, different
 
 LONGEST_PAUSE_NS = 1_000_000
 """A device with work in its queue pauses for microseconds, and a waiting host wakes within some.
@@ -124,7 +124,7 @@ def _contradicted(
     call = timeline.launched_by[worked]
     worked, call = worked[call >= 0], call[call >= 0]
     counted = ~named(timeline, runtime, _EVENT)[waits]
-    if len(np.unique(device.stream[worked])) > 1:
+    if len(different(device.stream[worked])) > 1:
         # A stream's wait says nothing about the others, and calls don't record which one it is;
         # but a device that did nothing all the while would have begun what was in their queues.
         whole = named(timeline, runtime, _WHOLE_DEVICE)[waits]
@@ -132,12 +132,13 @@ def _contradicted(
     waits = waits[counted]
     if not len(worked) or not len(waits):
         return 0
-    # For each wait: all that had been launched when it began has ended by `ends` of the last.
-    order = np.argsort(runtime.end[call], kind="stable")
-    launched, ends = runtime.end[call][order], np.maximum.accumulate(device.end[worked][order])
-    last = np.searchsorted(launched, runtime.start[waits], side="right") - 1
-    late = ends[np.maximum(last, 0)] - runtime.end[waits] > LATE_END_NS
-    return int((late & (last >= 0)).sum())
+    # For each wait: when the last ends of what had been launched when it began.
+    begun, ends = runtime.start[waits], np.full(len(waits) + 1, timeline.extent[0])
+    for rows in iv.blocks(len(worked)):
+        first = np.searchsorted(begun, runtime.end[call[rows]])
+        np.maximum.at(ends, first, device.end[worked[rows]])
+    np.maximum.accumulate(ends, out=ends)
+    return int((ends[:-1] - runtime.end[waits] > LATE_END_NS).sum())
 
 
 def _beside_lost_launches(
@@ -171,19 +172,29 @@ def waiting_in_queue(
     In neither is the host why the device did nothing. What waited that long while `others` worked,
     the rank's other devices, waited for these, and is among the first.
     """
-    # A gap ends with the row that starts where it ends; the last gap may end with none.
     begun = timeline.device.start[rows]
-    after = np.searchsorted(begun, idle.end)
+    parts = [_waiting(timeline, rows, begun, gaps) for gaps in iv.parts(idle)]
+    queued, waited = iv.chain(part for part, _ in parts), iv.chain(part for _, part in parts)
+    missing = iv.subtract(waited, others)
+    return iv.join(queued, iv.subtract(waited, missing)), missing
+
+
+def _waiting(
+    timeline: Timeline, rows: NDArray[np.intp], begun: Ints, gaps: iv.Intervals
+) -> tuple[iv.Intervals, iv.Intervals]:
+    """Return (the gaps before work that had been launched when they began; the stretches in which
+    work waited for longer than a device pauses), of some gaps of a device whose rows have `begun`.
+    """
+    # A gap ends with the row that starts where it ends; the last gap may end with none.
+    after = np.searchsorted(begun, gaps.end)
     ended = np.flatnonzero(after < len(rows))
     call = timeline.launched_by[rows[after[ended]]]
     ended, call = ended[call >= 0], call[call >= 0]
     # A copy to the host may block: its call ends with the copy, and only waits before it.
     to_host = timeline.device.direction[rows[after[ended]]] == Direction.D2H
     launched = np.where(to_host, timeline.runtime.start[call], timeline.runtime.end[call])
-    since = np.maximum(launched, idle.start[ended])
-    long = idle.end[ended] - since > LONGEST_PAUSE_NS
-    waited = iv.Intervals(since[long], idle.end[ended[long]])
-    missing = iv.subtract(waited, others)
-    early = ended[(timeline.runtime.end[call] <= idle.start[ended]) & ~long]
-    queued = iv.Intervals(idle.start[early], idle.end[early])
-    return iv.join(queued, iv.subtract(waited, missing)), missing
+    since = np.maximum(launched, gaps.start[ended])
+    long = gaps.end[ended] - since > LONGEST_PAUSE_NS
+    early = ended[(timeline.runtime.end[call] <= gaps.start[ended]) & ~long]
+    queued = iv.Intervals(gaps.start[early], gaps.end[early])
+    return queued, iv.Intervals(since[long], gaps.end[ended[long]])

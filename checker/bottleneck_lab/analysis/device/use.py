@@ -12,13 +12,14 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE, PATTERNS
 from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
 from bottleneck_lab.analysis.device.gaps import Gap, GapCause, explain_gaps
-from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime, device_time
+from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime, idle_time
 from bottleneck_lab.analysis.device.unrecorded import (
     Unrecorded,
     find_unrecorded,
     lost_launches,
     waiting_in_queue,
 )
+from bottleneck_lab.analysis.footprint import release_freed
 from bottleneck_lab.analysis.host.view import HostView, view_host
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.rows import named, union_of
@@ -123,18 +124,20 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
     for rank in timeline.ranks:
         host = view_host(timeline, rank, PATTERNS)
         if (timeline.device.rank == rank).any():
-            yield from _accelerators(timeline, rank, host, arrivals.get(rank, ()))
+            devices = _accelerators(timeline, rank, host, arrivals.get(rank, ()))
         elif lost_launches(timeline, rank)[0]:
-            yield _nothing_recorded(timeline, rank, host)
+            devices = _nothing_recorded(timeline, rank, host)
         else:
-            yield from _processor(timeline, rank, host)
-        del host  # before the next rank's is made: of a large capture it is large too
+            devices = _processor(timeline, rank, host)
+        del host  # before anybody goes on: of a large capture it is large too
+        yield from devices
+        del devices  # before the next rank's are made
 
 
 def _accelerators(
     timeline: Timeline, rank: int, host: HostView, arrivals: Sequence[Arrival]
-) -> Iterator[tuple[DeviceUse, DeviceTime]]:
-    """Yield the use and the time of each of a rank's devices; the first one's has its program."""
+) -> list[tuple[DeviceUse, DeviceTime]]:
+    """Return the use and the time of each of a rank's devices; the first one's has its program."""
     table, window = timeline.device, find_window(timeline, rank)
     mine = table.rank == rank
     # A process often touches the first device without using it: one that only copies counts where
@@ -146,23 +149,26 @@ def _accelerators(
         chosen = np.flatnonzero(mine & (table.device == device))
         # Without others, the columns are the table's own: no copies.
         rows = DeviceRows.of(table, chosen if len(chosen) < len(table) else slice(None))
-        time = device_time(rank, device, rows, window)
+        idle = idle_time(rows, window)
         # When the rank's other devices worked.
         others = union_of(table, mine & table.works & (table.device != device))
-        queued, waited = waiting_in_queue(timeline, chosen, time.idle, others)
-        unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
+        queued, waited = waiting_in_queue(timeline, chosen, idle, others)
+        unrecorded = find_unrecorded(timeline, rank, chosen, idle)
+        # The causes take most memory: nothing else is kept meanwhile.
+        del chosen
+        release_freed(timeline)
         # A gap before queued work in which rows are missing was no gap.
         missing = iv.join(unrecorded.stretches, waited)
         queued = iv.subtract(queued, missing)
         elsewhere = iv.intersect(queued.where(queued.lengths > TOGETHER_NS), others)
-        causes = attribute(
-            time.idle, host, window, queued=queued, elsewhere=elsewhere, missing=missing
-        )
-        times.append(time._replace(causes=causes))
+        causes = attribute(idle, host, window, queued=queued, elsewhere=elsewhere, missing=missing)
+        release_freed(timeline)
+        times.append(DeviceTime(rank, device, window, rows, idle, causes))
         unrecorded = unrecorded._replace(stretches=missing)
-        uses.append(_use(timeline, times[-1], rows, host, unrecorded))
+        uses.append(_use(timeline, times[-1], host, unrecorded))
+    release_freed(timeline)
     times[0] = times[0]._replace(program=_program(timeline, times, host, arrivals))
-    yield from zip(uses, times, strict=True)
+    return list(zip(uses, times, strict=True))
 
 
 def _program(
@@ -179,29 +185,30 @@ def _program(
         window = Window(int(loop.start[0]), int(loop.end[-1]))
     window = find_beginning(timeline, rank, window)
     host = find_host(timeline, rank, window, view, iv.join(*(time.busy for time in times)))
+    release_freed(timeline)
     return make_program(timeline, rank, window, host, arrivals)
 
 
 def _nothing_recorded(
     timeline: Timeline, rank: int, host: HostView
-) -> tuple[DeviceUse, DeviceTime]:
+) -> list[tuple[DeviceUse, DeviceTime]]:
     """Return the device of a rank that launched kernels of which none was recorded."""
     window, rows = find_window(timeline, rank), DeviceRows.of(timeline.device, slice(0))
-    time = device_time(rank, 0, rows, window)
-    time = time._replace(causes=attribute(time.idle, host, window, missing=time.idle))
-    return _use(timeline, time, rows, host, Unrecorded(time.idle)), time
+    idle = idle_time(rows, window)
+    causes = attribute(idle, host, window, missing=idle)
+    time = DeviceTime(rank, 0, window, rows, idle, causes)
+    return [(_use(timeline, time, host, Unrecorded(idle)), time)]
 
 
-def _processor(
-    timeline: Timeline, rank: int, host: HostView
-) -> Iterator[tuple[DeviceUse, DeviceTime]]:
-    """Yield the CPU of a rank without an accelerator; nothing if it did nothing."""
+def _processor(timeline: Timeline, rank: int, host: HostView) -> list[tuple[DeviceUse, DeviceTime]]:
+    """Return the CPU of a rank without an accelerator; nothing if it did nothing."""
     window, table = find_window(timeline, rank), cpu_rows(timeline, host, rank)
-    if len(table):
-        rows = DeviceRows.of(table, slice(None))
-        time = device_time(rank, CPU, rows, window)
-        time = time._replace(causes=attribute(time.idle, host, window))
-        yield _use(timeline, time, rows, host, Unrecorded(iv.NONE)), time
+    if not len(table):
+        return []
+    rows = DeviceRows.of(table, slice(None))
+    idle = idle_time(rows, window)
+    time = DeviceTime(rank, CPU, window, rows, idle, attribute(idle, host, window))
+    return [(_use(timeline, time, host, Unrecorded(iv.NONE)), time)]
 
 
 _COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")
@@ -228,18 +235,18 @@ def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
     )
 
 
-def _use(
-    timeline: Timeline, time: DeviceTime, rows: DeviceRows, host: HostView, unrecorded: Unrecorded
-) -> DeviceUse:
+def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrecorded) -> DeviceUse:
     name = "CPU"
     if time.device != CPU:
         infos = [d for d in timeline.devices if d.rank == time.rank and d.index == time.device]
         name = infos[0].name if infos else ""
-    causes, largest = explain_gaps(timeline, time, rows, host)
+    causes, largest = explain_gaps(timeline, time, host)
     launching = iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation))
     # In a window of fewer ns than parts, some parts have no length.
     edges = np.linspace(*time.window, STRIP + 1).astype(np.int64)
-    covered, lengths = np.diff(iv.covered_before(time.busy, edges)), np.maximum(np.diff(edges), 1)
+    # Rounding may put the last edge a little behind the window's end.
+    covered = np.diff(np.clip(edges, *time.window)) - np.diff(iv.covered_before(time.idle, edges))
+    lengths = np.maximum(np.diff(edges), 1)
     return DeviceUse(
         rank=time.rank,
         device=time.device,
@@ -247,14 +254,14 @@ def _use(
         emulated=timeline.emulated,
         is_cpu=time.device == CPU,
         wall_ns=time.window.length,
-        busy_ns=time.busy.total,
+        busy_ns=time.window.length - time.idle.total,
         idle_ns=time.idle.total,
         compute_ns=time.compute.total,
         communication_ns=time.communication.total,
         copy_ns=time.copy.total,
         exposed_communication_ns=time.exposed_communication.total,
         exposed_copy_ns=time.exposed_copy.total,
-        streams=len(different(rows.stream)),
+        streams=len(different(time.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
         launching_ns=iv.clip(launching, *time.window).total,

@@ -16,10 +16,17 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
 from bottleneck_lab.analysis.host.view import launching_threads
-from bottleneck_lab.analysis.rows import named, union_of
+from bottleneck_lab.analysis.rows import named, numbers_in, union_of
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF, STEP_NAME
-from bottleneck_lab.trace.timeline import Floats64, HostTable, Ints, SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import (
+    Floats64,
+    HostTable,
+    Ints,
+    SmallInts,
+    Timeline,
+    take,
+)
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages"
@@ -92,7 +99,7 @@ def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
         return iv.clip(iv.union(rows.start[mine], rows.end[mine]), *window)
     # A backward has a thread of its own, so that it is told from the rest even so.
     longest = iv.NONE
-    for thread in np.unique(operators.thread[operators.rank == rank]).tolist():
+    for thread in numbers_in(take(operators, operators.rank == rank).thread):
         mine = operators.thread == thread
         covered = iv.clip(union_of(operators, mine), *window)
         longest = max(longest, covered, key=lambda times: times.total)
@@ -205,12 +212,18 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
     empty where none ran for long.
     """
     operators = take(timeline.operators, timeline.operators.rank == rank)
-    ran = iv.covered_within(stretches, operators.start, operators.end)
-    # What encloses an operator that ran meanwhile ran meanwhile too.
-    operators, ran = take(operators, ran > 0), ran[ran > 0]
-    enclosing = outermost(operators)
-    operators, ran = take(operators, enclosing), ran[enclosing]
-    sums = np.bincount(operators.name, weights=ran, minlength=1)
+    sums = np.zeros(max(len(timeline.strings), 1))
+    # When the operators of each thread so far have all ended.
+    reached = np.zeros(len(timeline.threads) + 1, dtype=np.int64)
+    for rows in iv.blocks(len(operators)):
+        part = take(operators, rows)
+        enclosing = np.flatnonzero(outermost(part) & (part.start >= reached[part.thread]))
+        np.maximum.at(reached, part.thread, part.end)
+        start, end = part.start[enclosing], part.end[enclosing]
+        ran = iv.covered_within(
+            iv.clip(stretches, int(part.start[0]), int(part.end.max())), start, end
+        )
+        sums += np.bincount(part.name[enclosing], weights=ran, minlength=len(sums))
     most = int(sums.argmax())
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:
         return ""

@@ -30,14 +30,17 @@ def find_startup(timeline: Timeline) -> StartUp | None:
     device, calls = timeline.device, timeline.runtime
     longest = None
     for rank in timeline.ranks:
-        work = device.start[(device.rank == rank) & device.works]
+        works = (device.rank == rank) & device.works
         tables = (calls, timeline.operators, timeline.ranges, timeline.python)
+        # Rows are in order: the first of each table begins first.
         begins = [
-            int(starts.min()) for table in tables if len(starts := table.start[table.rank == rank])
+            int(table.start[mine.argmax()])
+            for table in tables
+            if (mine := table.rank == rank).any()
         ]
-        if not len(work) or not begins:
+        if not works.any() or not begins:
             continue
-        first = int(work.min())
+        first = int(device.start[works.argmax()])
         length = first - min(begins)
         rows = np.flatnonzero((calls.rank == rank) & (calls.start < first))
         if length < LEAST_NS or not len(rows):

@@ -5,17 +5,18 @@ or did what their rows' names give away.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.rows import named, names_in, union_of
+from bottleneck_lab.analysis.footprint import release_freed
+from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE
-from bottleneck_lab.trace.timeline import HostTable, Timeline
+from bottleneck_lab.trace.timeline import HostTable, SmallInts, Timeline
 
 COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
 """Ranges of the libraries for collectives on the CPU, on threads of their own, from queueing to
@@ -58,6 +59,8 @@ PYTHON_NS = 200_000
 """A host that launches operators makes a call every 5 to 100 us: between two launches further apart
 than this, and without an operator, it does something else.
 """
+LONG_LAUNCH_NS = 20_000
+"""A launch that takes longer waits for room in the queue, or loads the kernel's code first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +74,41 @@ class HostView:
     sync: iv.Intervals
     """Waits for devices."""
     copy_calls: iv.Intervals
-    """Calls that touch stay apart, as in `launches`."""
+    """Calls that touch stay apart, as in `long_launches`."""
     allocation: iv.Intervals
     collectives: iv.Intervals
     """In flight, on any thread, while the launching thread may do something else."""
     known: iv.Intervals
     """From the first to the last thing recorded."""
-    launches: iv.Intervals
-    """Calls that launched work."""
+    long_launches: iv.Intervals
+    """Calls of over LONG_LAUNCH_NS that launched work."""
+    active: iv.Intervals
+    """One launch, wait, operator or fixed price follows another within half of PYTHON_NS. None
+    where no operators or no launches were recorded: nothing then tells a pause of the host.
+    """
     launching: iv.Intervals
     """One launch, with the operator that made it, or wait (or operator, where no launch was
     recorded) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
     """
-    fixed_price: iv.Intervals
-    """Time that the model of a host charges whatever runs, as for each step's Python."""
-    operators: iv.Intervals
     steps: iv.Intervals
     stacks: bool
     """True if frames of Python were recorded."""
+    operators: HostTable
+    """Of all threads."""
+    threads: NDArray[np.bool_]
+    """A mask of the threads that launch."""
+
+    def in_operators(self, stretches: iv.Intervals) -> iv.Intervals:
+        """Return the time in these stretches in which an operator ran on a launching thread."""
+        ran = []
+        # The time of all operators would take as much memory as a column of their table.
+        for rows in iv.blocks(len(self.operators)):
+            start, end = self.operators.start[rows], self.operators.end[rows]
+            near = iv.clip(stretches, int(start[0]), int(end.max()))
+            if len(near.start):
+                mine = self.threads[self.operators.thread[rows]]
+                ran.append(iv.intersect(near, iv.union(start[mine], end[mine])))
+        return iv.join(*ran)
 
 
 def view_host(
@@ -102,6 +122,7 @@ def view_host(
     """
     chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
     chosen[list(launching_threads(timeline, rank))] = True
+    release_freed(timeline)
     runtime, ranges, operators = timeline.runtime, timeline.ranges, timeline.operators
     tables = {
         "ranges": ranges,
@@ -116,21 +137,27 @@ def view_host(
         if not any(pattern.search(timeline.strings[name]) for name in names[rows]):
             return iv.NONE
         table = tables[rows]
-        return union_of(table, named(timeline, table, pattern) & chosen[table.thread])
+        return union_of(table, named(timeline, table, pattern) & look_up(chosen, table.thread))
 
     waits = covered("calls", SYNC_CALL)
-    own_operators = union_of(operators, chosen[operators.thread])
-    launching = timeline.launching & (runtime.rank == rank)
-    launches = iv.separate(runtime.start[launching], runtime.end[launching])
-    # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by operators.
-    pace = own_operators
-    if len(launches.start):
-        around = _launches_within(operators, launches) & chosen[operators.thread]
-        pace = iv.join(launches, union_of(operators, around))
     # A price that the model of a host charges for every step is no work that could be moved: it is
     # a part of how fast that host launches.
     fixed_price = covered("ranges", FIXED_PRICE)
-    copying = named(timeline, runtime, COPY_CALL) & chosen[runtime.thread]
+    on_them = look_up(chosen, operators.thread)
+    own_operators = union_of(operators, on_them)
+    launching = timeline.launching & (runtime.rank == rank)
+    launches = iv.separate(runtime.start[launching], runtime.end[launching])
+    # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by operators.
+    pace, active = own_operators, iv.NONE
+    if len(launches.start):
+        around = _launches_within(operators, launches) & on_them
+        pace = iv.join(launches, union_of(operators, around))
+        if len(own_operators.start):
+            active = iv.join(launches, waits, own_operators, fixed_price)
+            active = iv.close_holes(active, PYTHON_NS // 2)
+    long_launches = launches.where(launches.lengths > LONG_LAUNCH_NS)
+    del launches, own_operators  # of a large capture they are large, too
+    copying = named(timeline, runtime, COPY_CALL) & look_up(chosen, runtime.thread)
     in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
     steps = step_rows(timeline)
     return HostView(
@@ -143,12 +170,13 @@ def view_host(
         allocation=covered("calls", ALLOCATION_CALL),
         collectives=union_of(ranges, in_flight),
         known=_extent([table for table in tables.values() if len(table)], chosen),
-        launches=launches,
+        long_launches=long_launches,
+        active=active,
         launching=iv.close_holes(iv.join(pace, waits, fixed_price), BUSY_LAUNCHING_NS),
-        fixed_price=fixed_price,
-        operators=own_operators,
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),
+        operators=operators,
+        threads=chosen,
     )
 
 
@@ -169,10 +197,10 @@ def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:
     """Return the stretch from the first to the last row of the chosen threads; NONE without any."""
     starts, ends = [], []
     for table in tables:
-        mask = chosen[table.thread]
+        mask = look_up(chosen, table.thread)
         if mask.any():
             starts.append(int(table.start[mask.argmax()]))  # rows are sorted by start
-            ends.append(int(table.end[mask].max()))
+            ends.append(int(table.end.max(where=mask, initial=starts[-1])))
     if not starts:
         return iv.NONE
     return iv.union(np.array([min(starts)]), np.array([max(ends)]))
@@ -183,18 +211,21 @@ def launching_threads(timeline: Timeline, rank: int) -> tuple[int, ...]:
 
     Without such calls, the thread with most ranges, with most operators, or any with calls.
     """
-    runtime = timeline.runtime
-    mine = runtime.rank == rank
-    for candidates in (
-        runtime.thread[mine & timeline.launching],
-        _main(timeline.ranges, rank),
-        _main(timeline.operators, rank),
-        runtime.thread[mine],
-    ):
-        if len(candidates):
-            counts = np.bincount(candidates)
+    for threads in _candidates(timeline, rank):
+        if len(threads):
+            counts = np.bincount(threads)
             return tuple(np.flatnonzero(counts >= max(1, 0.01 * counts.sum())).tolist())
     return ()
+
+
+def _candidates(timeline: Timeline, rank: int) -> Iterator[SmallInts]:
+    """Yield the threads of the rows that may tell which ones launch, the surest first."""
+    runtime = timeline.runtime
+    mine = runtime.rank == rank
+    yield runtime.thread[mine & timeline.launching]
+    yield _main(timeline.ranges, rank)
+    yield _main(timeline.operators, rank)
+    yield runtime.thread[mine]
 
 
 def _main(table: HostTable, rank: int) -> NDArray[np.int32]:

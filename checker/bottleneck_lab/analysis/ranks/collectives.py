@@ -95,6 +95,7 @@ class _Ledger:
             rank: iv.subtract(time.communication, iv.join(time.compute, time.copy))
             for rank, time in self.times.items()
         }
+        self._busy = {rank: time.busy for rank, time in self.times.items()}
         in_order = sorted((each.start, rank, each) for rank in arrivals for each in arrivals[rank])
         # By collective: the rank that joined it last, and its part in it.
         self.last = {each.number: (rank, each) for _, rank, each in in_order}
@@ -163,7 +164,7 @@ class _Ledger:
         time = self.times[rank]
         parts = {BEFORE_ITS_STEP: max(min(end, time.window.start) - start, 0)}
         parts[COMMUNICATING] = iv.clip(self.exposed[rank], start, end).total
-        parts[COMPUTING] = iv.clip(time.busy, start, end).total - parts[COMMUNICATING]
+        parts[COMPUTING] = iv.clip(self._busy[rank], start, end).total - parts[COMMUNICATING]
         for cause, intervals in time.causes.items():
             parts[cause] = iv.clip(intervals, start, end).total
         return parts

@@ -4,7 +4,7 @@ its own noise.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -43,6 +43,7 @@ from bottleneck_lab.trace.timeline import (
     Ints,
     Timeline,
     devices_of,
+    take,
 )
 
 Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
@@ -74,36 +75,21 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     ends = {rank: host_window(timeline, rank).end for rank in edges}
     # Ranks may have begun to record at different steps: only what all have can be averaged.
     count = min((len(each) for each in edges.values()), default=1)
-    own: list[Ints] = []
-    launches: Counter[tuple[int, int]] = Counter()
-    for stretch in in_parts(timeline):
-        calls = build_calls(stretch, python=False)
-        own.append(own_times(stretch, calls, on_device=len(timeline.device) > 0))
-        launches.update(_launches(stretch, calls))
     costs = np.array([float(find_window(timeline).length)])
     if steps:
         ranks = {step.rank for step in steps}
         by_rank = [[step.cost_ns for step in steps if step.rank == rank][:count] for rank in ranks]
         costs = even_out(np.mean(np.array(by_rank, dtype=np.float64), axis=0))
+    operators, origins = _operator_series(timeline, edges, ends, count)
     series: Series = {("step", "time"): costs}
     for part in (
         _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
-        _operator_series(timeline, np.concatenate(own), edges, ends, count),
+        operators,
         _range_series(steps, count),
+        _wait_series(timeline, edges, ends, count),
     ):
         series |= part
-    runtime = timeline.runtime
-    waits = named(timeline, runtime, SYNC_CALL)
-    lengths = runtime.end - runtime.start
-    # A wait after a step may begin a rounded nanosecond before its end: most of it lies outside.
-    middle = runtime.start + lengths // 2
-    step = np.where(waits, _step_of(runtime, middle, edges, ends, count), -1)
-    for name, values in _sums(runtime.name, step, lengths, count, max(len(edges), 1)):
-        series["sync", timeline.strings[name]] = values
-    # The operator of most launches of a kernel is the last one that it is told of.
-    by_launches = sorted(launches, key=lambda pair: (launches[pair], pair))
-    origins = {timeline.strings[kernel]: timeline.strings[name] for kernel, name in by_launches}
     return StepFigures(count, series, origins)
 
 
@@ -163,18 +149,15 @@ def _step_of(
 
 
 def _sums(
-    names: NDArray[np.int32], step: Ints, value: Ints, count: int, share: int
+    names: NDArray[np.int32], step: Ints, value: Ints, count: int
 ) -> Iterator[tuple[int, Floats64]]:
     """Yield (name, its nanoseconds by step) for every name."""
     # One histogram over (name, step) instead of a mask for each name: there are thousands.
     inside = np.flatnonzero((step >= 0) & (value > 0))
     used, number = np.unique(names[inside], return_inverse=True)
     at = number.reshape(-1) * count + step[inside]
-    table = (
-        np.bincount(at, weights=value[inside], minlength=len(used) * count).reshape(-1, count)
-        / share
-    )
-    yield from zip(used.tolist(), table, strict=True)
+    table = np.bincount(at, weights=value[inside], minlength=len(used) * count)
+    yield from zip(used.tolist(), table.reshape(-1, count), strict=True)
 
 
 def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
@@ -186,27 +169,54 @@ def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Se
     length, share = device.end - device.start, max(len(devices_of(device)), 1)
     kernels = np.zeros(len(device), dtype=bool)
     kernels[kernel_rows(device)] = True
-    for name, values in _sums(device.name, np.where(kernels, step, -1), length, count, share):
-        series["kernel", timeline.strings[name]] = values
+    for name, values in _sums(device.name, np.where(kernels, step, -1), length, count):
+        series["kernel", timeline.strings[name]] = values / share
     # Direction and memory in one number, since sums are by one: four bits hold any memory.
     ways = (device.direction.astype(np.int32) << 4) + device.host_memory
     for way, values in _sums(
-        ways, np.where(device.kind == ActivityKind.COPY, step, -1), length, count, share
+        ways, np.where(device.kind == ActivityKind.COPY, step, -1), length, count
     ):
         memory = HostMemory(way & 15).name.lower()
-        series["copy", f"{Direction(way >> 4).name.lower()} {memory}"] = values
+        series["copy", f"{Direction(way >> 4).name.lower()} {memory}"] = values / share
     return series
 
 
 def _operator_series(
-    timeline: Timeline, own: Ints, edges: dict[int, Ints], ends: dict[int, int], count: int
+    timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
+) -> tuple[Series, dict[str, str]]:
+    """Return (the operators' own times, as `own_times` returns them, by step; which operator
+    launched most of a kernel, by the kernel's name).
+    """
+    sums: dict[int, Floats64] = defaultdict(lambda: np.zeros(count))
+    launches: Counter[tuple[int, int]] = Counter()
+    for part in in_parts(timeline):
+        calls, operators = build_calls(part, python=False), part.operators
+        own = own_times(part, calls, on_device=len(timeline.device) > 0)
+        step = _step_of(operators, operators.start, edges, ends, count)
+        for name, values in _sums(operators.name, step, own, count):
+            sums[name] += values
+        launches.update(_launches(part, calls))
+    share = max(len(edges), 1)
+    series: Series = {
+        ("operator", timeline.strings[name]): sums[name] / share for name in sorted(sums)
+    }
+    # The operator of most launches of a kernel is the last one that it is told of.
+    by_launches = sorted(launches, key=lambda pair: (launches[pair], pair))
+    origins = {timeline.strings[kernel]: timeline.strings[name] for kernel, name in by_launches}
+    return series, origins
+
+
+def _wait_series(
+    timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
 ) -> Series:
-    """Return the operators' own times, as `own_times` returns them, by step."""
-    operators, share = timeline.operators, max(len(edges), 1)
-    step = _step_of(operators, operators.start, edges, ends, count)
+    """Return the host's waits for the device by step."""
+    waits = take(timeline.runtime, named(timeline, timeline.runtime, SYNC_CALL))
+    lengths, share = waits.end - waits.start, max(len(edges), 1)
+    # A wait after a step may begin a rounded nanosecond before its end: most of it lies outside.
+    step = _step_of(waits, waits.start + lengths // 2, edges, ends, count)
     return {
-        ("operator", timeline.strings[name]): values
-        for name, values in _sums(operators.name, step, own, count, share)
+        ("sync", timeline.strings[name]): values / share
+        for name, values in _sums(waits.name, step, lengths, count)
     }
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads
-from bottleneck_lab.analysis.rows import named, union_of
-from bottleneck_lab.trace.timeline import Ints, Timeline, different, take
+from bottleneck_lab.analysis.rows import named, names_in, union_of
+from bottleneck_lab.trace.timeline import Ints, Timeline, take
 
 LEAST = 4
 """Fewer tokens show no loop."""
@@ -53,7 +53,7 @@ def find_generation(timeline: Timeline) -> GenerationUse | None:
     """Return what a token of the first rank with a loop takes, by its marked ranges (`token 3`,
     `decode`), or from one call of a sampling operator to the next; None where nothing is generated.
     """
-    used = [*different(timeline.operators.name), *different(timeline.ranges.name)]
+    used = [*names_in(timeline.operators), *names_in(timeline.ranges)]
     names = {timeline.strings[i] for i in used}
     if any(_TRAINING.match(name) for name in names):
         return None

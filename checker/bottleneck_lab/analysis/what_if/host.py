@@ -19,9 +19,9 @@ from bottleneck_lab.trace.timeline import Direction, Ints, Timeline
 
 BLOCKING_COPY_NS = 20_000
 """A copy call that takes longer than this waits for the copy."""
-BLOCKED_LAUNCH_NS, BUSY_SHARE, QUEUE_ROWS = 20_000, 0.9, 250
-"""A launch call that takes longer, while the device works for this share (0-1) of it, waits for
-room in the queue, which holds about a thousand launches; that of a graph, where so many rows wait.
+BUSY_SHARE, QUEUE_ROWS = 0.9, 250
+"""A long launch call, while the device works for this share (0-1) of it, waits for room in the
+queue, which holds about a thousand launches; that of a graph, where so many rows wait.
 """
 
 
@@ -42,12 +42,14 @@ def find_host(
     timeline: Timeline, rank: int, window: Window, view: HostView, busy: iv.Intervals
 ) -> Host:
     """Return the host of a rank whose devices are `busy`."""
+    waits = _waits(timeline, rank, view, busy)
+    del busy  # of a large capture it is large, too
     doing = attribute(iv.stretch(*window), view, window)
     doing["synchronisation"] = iv.join(doing["synchronisation"], _asking(view))
     table, calls = timeline.device, timeline.launched_by
     sent = calls[(table.rank == rank) & (table.direction == Direction.H2D) & (calls >= 0)]
     return Host(
-        waits=_waits(timeline, rank, view, busy),
+        waits=waits,
         sending=iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent]),
         doing=doing,
         end=min(int(view.known.end[-1]), window.end) if len(view.known.end) else window.start,
@@ -77,24 +79,34 @@ def _blocked_launches(
     timeline: Timeline, rank: int, view: HostView, busy: iv.Intervals
 ) -> iv.Intervals:
     """Return launches that took long because the queue had no room: the device works meanwhile."""
-    launches = view.launches
-    long = launches.lengths > BLOCKED_LAUNCH_NS
-    blocked = long & (iv.covered_within(busy, *launches) > BUSY_SHARE * launches.lengths)
+    launches = view.long_launches
+    blocked = iv.covered_within(busy, *launches) > BUSY_SHARE * launches.lengths
+    if not blocked.any():
+        return iv.NONE
+    launches = launches.where(blocked)
     # A graph's launch takes long by itself.
-    calls = timeline.launched_by
-    rows = np.bincount(calls[calls >= 0], minlength=len(timeline.runtime))
-    graphs = union_of(timeline.runtime, (rows > 1) & (timeline.runtime.rank == rank))
-    of_graph = iv.covered_within(graphs, *launches) > 0
+    of_graph = iv.covered_within(_graph_launches(timeline, rank), *launches) > 0
     full = _queued(timeline, rank, launches.start) >= QUEUE_ROWS
-    return launches.where(blocked & (~of_graph | full))
+    return launches.where(~of_graph | full)
+
+
+def _graph_launches(timeline: Timeline, rank: int) -> iv.Intervals:
+    """Return the calls of a rank that launched more than one row."""
+    calls = np.sort(timeline.launched_by)
+    several = np.zeros(len(timeline.runtime), dtype=bool)
+    several[calls[1:][(calls[1:] == calls[:-1]) & (calls[1:] >= 0)]] = True
+    return union_of(timeline.runtime, several & (timeline.runtime.rank == rank))
 
 
 def _queued(timeline: Timeline, rank: int, moments: Ints) -> Ints:
     """Return how many rows of a rank had been launched at each moment, but had not started."""
     table, calls = timeline.device, timeline.launched_by
-    rows = np.flatnonzero((table.rank == rank) & (calls >= 0))
-    launched = np.sort(timeline.runtime.start[calls[rows]])
-    waiting: Ints = np.searchsorted(launched, moments) - np.searchsorted(table.start[rows], moments)
+    mine = (table.rank == rank) & (calls >= 0)
+    # Calls are in order of their start: their numbers stand for it, in half the memory.
+    launched = np.searchsorted(np.sort(calls[mine]), timeline.runtime.start.searchsorted(moments))
+    rows = table.start.searchsorted(moments)
+    begun = np.where(rows > 0, np.cumsum(mine, dtype=np.int32)[rows - 1], 0)
+    waiting: Ints = launched - begun
     return waiting
 
 
