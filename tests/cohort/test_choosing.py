@@ -185,7 +185,12 @@ def test_moments_are_typed_in_the_instructors_time_zone():
 
 @pytest.mark.parametrize(
     ("variable", "zone"),
-    [("Asia/Tokyo", "Asia/Tokyo"), (":Europe/Rome", "Europe/Rome"), ("X", "UTC")],
+    [
+        ("Asia/Tokyo", "Asia/Tokyo"),
+        (":Europe/Rome", "Europe/Rome"),
+        ("X", "UTC"),
+        ("Etc/UTC", "UTC"),
+    ],
 )
 def test_a_new_cohort_has_the_time_zone_of_its_machine(monkeypatch, variable, zone):
     monkeypatch.setenv("TZ", variable)

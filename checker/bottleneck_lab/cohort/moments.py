@@ -36,7 +36,7 @@ def machine_zone() -> str:
         find_zone(zone)
     except UsageError:
         return "UTC"
-    return zone
+    return "UTC" if zone == "Etc/UTC" else zone  # by the name that people know
 
 
 def local(at: float, zone: str, form: str = "%Y-%m-%dT%H:%M") -> str:
