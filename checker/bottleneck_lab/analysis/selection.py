@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.device.time import CPU, DeviceTime
 from bottleneck_lab.analysis.device.transfers import largest_messages
 from bottleneck_lab.analysis.host.lines import longest_line
 from bottleneck_lab.analysis.host.syncs import SyncRow, longest_waiting_line
 from bottleneck_lab.analysis.host.view import SYNC_CALL
 from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.window import Window, step_rows
-from bottleneck_lab.trace.timeline import HostTable, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Timeline
 
 NAMES = 6
 """So many names are listed of a thread."""
@@ -62,9 +62,20 @@ class ThreadUse(msgspec.Struct, frozen=True):
     names: list[NamedTime]
 
 
+class DeviceWork(msgspec.Struct, frozen=True):
+    """Work of one device under one name inside the stretch, ns; messages of collectives of
+    different sizes (`bytes`, else 0) stand apart.
+    """
+
+    name: str
+    bytes: int
+    time_ns: int
+    rows: int
+
+
 class DeviceStretch(msgspec.Struct, frozen=True):
     """One device in the stretch; the parts sum to its length. `longest_idle_ns` is its longest
-    single gap.
+    single gap, `work` what it ran, the longest first.
     """
 
     rank: int
@@ -74,6 +85,7 @@ class DeviceStretch(msgspec.Struct, frozen=True):
     exposed_copy_ns: int
     idle_ns: int
     longest_idle_ns: int
+    work: list[DeviceWork] = []
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -103,9 +115,28 @@ def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> 
                 exposed_copy_ns=parts["exposed_copy_share"],
                 idle_ns=parts["idle_share"],
                 longest_idle_ns=int((gaps.end - gaps.start).max(initial=0)),
+                work=[] if time.device == CPU else _work(timeline, time, inside),
             )
         )
     return Selection(stretch.start, stretch.end, devices, _threads(timeline, inside))
+
+
+def _work(timeline: Timeline, time: DeviceTime, inside: Window) -> list[DeviceWork]:
+    """Return what one device ran in the stretch, the longest first."""
+    device = timeline.device
+    mine = (device.rank == time.rank) & (device.device == time.device) & device.works
+    rows = np.flatnonzero(mine & (device.start < inside.end) & (device.end > inside.start))
+    sizes = np.where(device.kind[rows] == ActivityKind.COMMUNICATION, device.bytes[rows], 0)
+    lengths = np.minimum(device.end[rows], inside.end) - np.maximum(
+        device.start[rows], inside.start
+    )
+    keys, number = np.unique(np.stack([device.name[rows], sizes]), axis=1, return_inverse=True)
+    times, counts = np.bincount(number.ravel(), lengths), np.bincount(number.ravel())
+    work = [
+        DeviceWork(timeline.strings[name], size, int(times[i]), int(counts[i]))
+        for i, (name, size) in enumerate(keys.T.tolist())
+    ]
+    return sorted(work, key=lambda row: -row.time_ns)[:NAMES]
 
 
 def figures_within(

@@ -140,6 +140,8 @@ class Summary(msgspec.Struct, frozen=True):
     """The times of the host are modelled, too, not only an emulated accelerator's."""
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
+    remedies_later: bool = False
+    """The advice on findings has been removed: it is the reader's to find until the first check."""
     measures: bool = False
     """The program measures others. Findings and ceilings have been removed: they do not apply."""
 

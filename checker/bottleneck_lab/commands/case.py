@@ -95,7 +95,7 @@ def _read_answers(texts: list[str]) -> dict[str, Answer]:
         raise UsageError("No case is open.", "`lab case` draws one.")
     given, wrong = parse_answers(QUESTIONS, texts)
     if wrong:
-        raise UsageError(" ".join(wrong), "`lab case` shows the questions and their choices.")
+        raise UsageError("\n".join(wrong), "`lab case` shows the questions and their choices.")
     missing = [question.id for question in QUESTIONS if question.id not in given]
     if missing:
         raise UsageError(

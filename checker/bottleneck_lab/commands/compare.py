@@ -110,7 +110,7 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
         message = "These are the same capture."
         if before is None:
             message = f"{_name(sides[0])} is the only capture with a timeline here."
-        raise UsageError(message, "Change the code and make another with `lab profile`.")
+        raise UsageError(message, "Once the code is changed, `lab profile` makes another.")
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
         raise UsageError(

@@ -15,6 +15,7 @@ from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.asking import ask_question
 from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Answers, Json, here, print_json, say, say_next
+from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.errors import UsageError
@@ -26,6 +27,7 @@ from bottleneck_lab.grading.answers import (
 )
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import beyond_ceiling, needs_capture, stretch_rule
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import (
     Record,
     hides_causes,
@@ -224,7 +226,7 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         answers = load_answers(workspace.root)
         if record.commitments and record.commitments[-1].answers == answers:
             say(f"\nThese answers are committed already. {_VERDICT} {_CORRECTS}")
-            say_next("lab check")
+            say_next_step(workspace, load_attempts(workspace), record)
         else:
             say(
                 "\nSaved in diagnosis.toml; not committed yet. `lab check` commits the answers that"
@@ -233,12 +235,13 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
             say_next("lab diagnose")
     elif len(record.commitments) == 1:
         _explain_first_commitment(workspace)
+        say_next_step(workspace, load_attempts(workspace), record)
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
             " counts, for the cause and for its evidence."
         )
-        say_next("lab check")
+        say_next_step(workspace, load_attempts(workspace), record)
 
 
 def _explain_first_commitment(workspace: Workspace) -> None:
@@ -250,7 +253,8 @@ def _explain_first_commitment(workspace: Workspace) -> None:
     if numbered(workspace.captures):
         say(
             "\n`lab report` now names causes, findings and the largest possible gain, with your"
-            " answers next to what the tool measured."
+            " answers next to what the tool measured; after your first check also what usually"
+            " helps."
         )
     # The brief withholds some of these limits, because they give the cause away.
     device = workspace.lab.spec.devices.get(workspace.info.device)
@@ -260,7 +264,3 @@ def _explain_first_commitment(workspace: Workspace) -> None:
         say("\nBesides right answers, a check asks for this:")
     for limit in limits:
         say(f"  {describe_criterion(limit)}", hang=2)
-    if numbered(workspace.captures):
-        say_next("lab report --html report.html")
-    else:
-        say_next("lab check")

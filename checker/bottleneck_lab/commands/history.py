@@ -110,7 +110,7 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
     width = max(len(point.lab) for point in calibration.points)
     say(f"{'lab':{width}}  predicted  measured", style="bold")
     for point in calibration.points:
-        figures = f"{point.predicted:8.2f}×  {point.measured:7.2f}×"
+        figures = f"{point.predicted:8.2f}x  {point.measured:7.2f}x"
         say(f"{point.lab:{width}}  {figures}  {describe_point(point)}", hang=3)
     say(f"\n{describe_calibration(calibration)}")
     if html:
@@ -189,7 +189,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")
-        gains = [f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured")]
+        gains = [f"{row[key]:.2f}x" if row[key] else "–" for key in ("predicted", "measured")]
         line = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {gains[0]:>9}  {gains[1]:>8}"
         line += f"  {row['headline']}"
         standing = describe_standing(row["diagnosis"])

@@ -48,12 +48,12 @@ from bottleneck_lab.course.captures import (
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.summary import render_summary
-from bottleneck_lab.report.evidence_only import counters_only
+from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import locked_folder, make_capture, new_folder
-from bottleneck_lab.workspace.commitments import is_blind_at, load_record
+from bottleneck_lab.workspace.commitments import hides_remedies_at, is_blind_at, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
 
@@ -288,7 +288,10 @@ def _show(
     summary = None
     if timeline is not None:
         summary = visible_summary(
-            summarise(timeline, ceilings_for(timeline, folder)), folder, blind=is_blind_at(folder)
+            summarise(timeline, ceilings_for(timeline, folder)),
+            folder,
+            blind=is_blind_at(folder),
+            remedies_later=hides_remedies_at(folder),
         )
     if json:
         files = sorted(path.name for path in folder.iterdir())
@@ -326,6 +329,8 @@ def _show_kernels(folder: Path, files: list[str]) -> None:
         pairs = compare_kernels(timeline.counters)
         if blind:
             pairs = counters_only(pairs)
+        elif hides_remedies_at(folder):
+            pairs = counters_without_remedies(pairs)
         render_counters(pairs, timeline.notes, console(), blind=blind)
 
 
@@ -336,7 +341,12 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     recorded = time.monotonic()
     summary = None
     if folder in readable(workspace):
-        summary = visible_summary(read_capture(folder), folder, blind=is_blind_at(folder))
+        summary = visible_summary(
+            read_capture(folder),
+            folder,
+            blind=is_blind_at(folder),
+            remedies_later=hides_remedies_at(folder),
+        )
     if json:
         print_json(
             {

@@ -18,7 +18,7 @@ from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import Json, here, note, print_json, say
+from bottleneck_lab.commands.ui import Json, here, note, print_json, say, say_next
 from bottleneck_lab.course.captures import (
     AnalysedCapture,
     capture_figures,
@@ -40,7 +40,7 @@ from bottleneck_lab.report.console.query import render_query
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.report.evidence_only import counters_only
+from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion
@@ -160,7 +160,8 @@ def command(
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the
     last verdict.
 
-    In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
+    In a lab, causes and findings appear once you commit a diagnosis, and what helps against them
+    after your first check. Elsewhere nothing is hidden.
     """
     keep_freed()
     subject = _choose_subject(captures or [], example=example, recorded=recorded, sibling=sibling)
@@ -255,6 +256,8 @@ def _show(subject: Subject, *, json: bool) -> None:
     pairs = compare_kernels(timeline.counters)
     if subject.blind:
         pairs = counters_only(pairs)
+    elif subject.remedies_later:
+        pairs = counters_without_remedies(pairs)
     if json:
         print_json(
             {
@@ -277,6 +280,8 @@ def _show(subject: Subject, *, json: bool) -> None:
     if attempts:
         say("")
         render_verdict(attempts[-1], console())
+    if subject.blind:
+        say_next(subject.commit_with)
 
 
 def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:

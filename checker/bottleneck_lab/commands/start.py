@@ -19,6 +19,7 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.needs import require_lab_packages
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.next_step import records_itself
 from bottleneck_lab.workspace.progress import note_start
 from bottleneck_lab.workspace.start import in_repository, start_workspace
 
@@ -122,4 +123,8 @@ def _show(workspace: Workspace, *, new: bool) -> None:
             style="dim",
         )
     folder = min(os.path.relpath(workspace.root), str(workspace.root), key=len)
-    say_next(f"cd {shlex.quote(folder)} && lab {spec.evidence}")
+    if records_itself(workspace):
+        say_next(f"cd {shlex.quote(folder)}")
+        say(f"README.md says what {', '.join(spec.editable)} has to record before `lab profile`.")
+    else:
+        say_next(f"cd {shlex.quote(folder)} && lab {spec.evidence}")

@@ -30,10 +30,15 @@ from bottleneck_lab.grading.attest import public_key_of
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.report.evidence_only import evidence_only, without_remedies
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.captures import make_capture
-from bottleneck_lab.workspace.commitments import Record, is_blind_at, load_record
+from bottleneck_lab.workspace.commitments import (
+    Record,
+    hides_remedies_at,
+    is_blind_at,
+    load_record,
+)
 
 if TYPE_CHECKING:
     from bottleneck_lab.catalog import Device
@@ -204,6 +209,8 @@ def _fetch_capture(
         summary = read_capture(folder)
         if is_blind_at(folder):
             summary = evidence_only(summary)
+        elif hides_remedies_at(folder):
+            summary = without_remedies(summary)
     if json:
         print_json({"capture": str(folder), "files": sorted(files), "summary": summary})
         return

@@ -21,7 +21,11 @@ from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import cpu_model
-from bottleneck_lab.report.evidence_only import evidence_only, without_advice
+from bottleneck_lab.report.evidence_only import (
+    evidence_only,
+    without_advice,
+    without_remedies,
+)
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -63,10 +67,12 @@ def read_capture(folder: Path) -> Summary:
     return summarise(timeline, ceilings_for(timeline, folder))
 
 
-def visible_summary(summary: Summary, folder: Path | None, *, blind: bool) -> Summary:
+def visible_summary(
+    summary: Summary, folder: Path | None, *, blind: bool, remedies_later: bool
+) -> Summary:
     """Return a capture's summary as its reader may see it: without causes while these are the
-    reader's to find. A lab's capture comes with the source of its lines, and without advice where
-    the lab's program is a benchmark.
+    reader's to find, and without remedies before the first check. A lab's capture comes with the
+    source of its lines, and without advice where the lab's program is a benchmark.
     """
     workspace = workspace_above(folder.absolute()) if folder else None
     if folder and workspace and _description(folder).get("lab"):
@@ -74,7 +80,9 @@ def visible_summary(summary: Summary, folder: Path | None, *, blind: bool) -> Su
             summary = without_advice(summary)
         code = source_lines(summary, workspace, _description(folder).get("code", ""))
         summary = msgspec.structs.replace(summary, code=code)
-    return evidence_only(summary) if blind else summary
+    if blind:
+        return evidence_only(summary)
+    return without_remedies(summary) if remedies_later else summary
 
 
 def source_lines(summary: Summary, workspace: Workspace, captured: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
 from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_open_at
-from bottleneck_lab.workspace.commitments import is_blind, is_blind_at
+from bottleneck_lab.workspace.commitments import hides_remedies_at, is_blind, is_blind_at
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, numbered
 from bottleneck_lab.workspace.siblings import latest_traces, open_sibling
 
@@ -33,7 +33,8 @@ class Subject:
     """The subject of a report: trace files, the capture's folder, and the lab or the drawn case
     that it is of.
 
-    `blind`: causes are the reader's to find, and are not shown.
+    `blind`: causes are the reader's to find, and are not shown until `commit_with` was run;
+    `remedies_later`: nor is what helps against them before the first check.
     """
 
     traces: list[Path]
@@ -41,6 +42,8 @@ class Subject:
     workspace: Workspace | None = None
     blind: bool = False
     case: DrawnCase | None = None
+    remedies_later: bool = False
+    commit_with: str = "lab diagnose"
 
     def analysed(self) -> Analysis:
         """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
@@ -50,7 +53,9 @@ class Subject:
         """Return the summary as this reader may see it."""
         if self.case:
             summary = case_summary(summary, find_case(self.case.name))
-        return visible_summary(summary, self.folder, blind=self.blind)
+        return visible_summary(
+            summary, self.folder, blind=self.blind, remedies_later=self.remedies_later
+        )
 
     def timeline(self) -> Timeline:
         """Return the timeline of all ranks. Raises CaptureError for an unreadable trace."""
@@ -80,11 +85,12 @@ def find_subject(name: str | None) -> Subject:
         name = "."
     path = Path(name or "").expanduser()
     if name and not name.isdecimal() and (path.suffix or path.exists()):
-        blind = is_blind_at(path) or is_open_at(path)
+        blind, later = is_blind_at(path) or is_open_at(path), hides_remedies_at(path)
         if (path / "capture.json").is_file():
-            return Subject(trace_files(path), path, blind=blind)
-        traces = find_traces(path) if path.is_dir() else [path]
-        return Subject(traces, blind=blind, case=case_at(path))
+            return Subject(trace_files(path), path, blind=blind, remedies_later=later)
+        traces, case = find_traces(path) if path.is_dir() else [path], case_at(path)
+        command = "lab case" if case else Subject.commit_with
+        return Subject(traces, blind=blind, case=case, remedies_later=later, commit_with=command)
     try:
         workspace = find_workspace(Path.cwd())
     except UsageError:
@@ -98,7 +104,13 @@ def find_subject(name: str | None) -> Subject:
         return Subject([], None, workspace, is_blind_at(workspace.root))
     latest = readable(workspace)[-1:] if name is None else []
     folder = latest[0] if latest else find_capture(workspace, name)
-    return Subject(trace_files(folder), folder, workspace, is_blind_at(workspace.root))
+    return Subject(
+        trace_files(folder),
+        folder,
+        workspace,
+        is_blind_at(workspace.root),
+        remedies_later=hides_remedies_at(workspace.root),
+    )
 
 
 def example_subject() -> Subject:
@@ -121,7 +133,11 @@ def recorded_subject(workspace: Workspace, tool: str) -> Subject:
         raise UsageError(
             f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`."
         )
-    return Subject(captures[:1], blind=is_blind_at(workspace.root))
+    return Subject(
+        captures[:1],
+        blind=is_blind_at(workspace.root),
+        remedies_later=hides_remedies_at(workspace.root),
+    )
 
 
 def sibling_subject(workspace: Workspace) -> Subject:
@@ -141,4 +157,8 @@ def sibling_subject(workspace: Workspace) -> Subject:
         raise UsageError(
             "No other case has been drawn here.", "`lab diagnose --sibling` draws one."
         )
-    return Subject(traces, blind=open_sibling(workspace) is not None)
+    return Subject(
+        traces,
+        blind=open_sibling(workspace) is not None,
+        commit_with="lab diagnose --sibling",
+    )

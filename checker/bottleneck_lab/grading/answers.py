@@ -55,7 +55,7 @@ def parse_answers(
         key, equals, value = text.partition("=")
         if not equals or key not in by_id:
             wrong.append(
-                f"'{text}' does not answer a question of this lab. Write ID=VALUE, where ID is one"
+                f"'{text}' does not answer a question here. Write ID=VALUE, where ID is one"
                 f" of {', '.join(by_id) or 'none'}."
             )
             continue

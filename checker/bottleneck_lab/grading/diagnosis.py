@@ -187,7 +187,7 @@ def stretch_rule(seen: CaptureFigures | None) -> str:
     if seen is not None:
         least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
         limits = f"{least:.3g} to {most:.3g} ms"
-    return f"Mark {limits}, or the longest gap however long it is."
+    return f"A stretch is {limits} long; the longest gap counts whatever its length."
 
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
@@ -313,7 +313,7 @@ def describe_reading(
     if stretch and stretch.end <= seen.span_ns:
         return (
             f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch is"
-            f" what the question asks for, and {question.least:.0%} is enough."
+            f" what the question asks for; {question.least:.0%} would do."
         )
     # A finding's gain is one in time, over the shipped code: no other prediction compares with it.
     in_time = question.predicts_gain and not of_memory and not question.to_reference

@@ -26,12 +26,15 @@ from bottleneck_lab.analysis.ranks.collectives import (
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
+from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64
 
 _NEARLY_WHOLE = 0.95
 """Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
 _FAR_APART = 1.01
 """Ranks that together span more than this times what each of them takes begin at other moments."""
+_UNLIKE = 0.01
+"""A step and its range on the host that differ by more than this share (0–1) need a word."""
 _FAR_FROM_SHARE = 1.05
 """A gain further than this from Amdahl's, by the share alone, is explained."""
 
@@ -217,6 +220,29 @@ def describe_capture(summary: Summary) -> str:
     return f"{span}: {count} steps of {each}{ranks}, {events}{apart}"
 
 
+def describe_steps(summary: Summary) -> str:
+    """State which steps are counted and when one ends, where the host's ranges suggest otherwise;
+    empty where they do not.
+    """
+    if not summary.steps:
+        return ""
+    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
+    sentences = []
+    number = STEP_NAME.match(steps[0].name)
+    if steps[0].name.startswith(STEP) and number and int(number[1]) > 0:
+        # torch.profiler counts a program's steps from 0.
+        sentences.append(f"Recording began with {steps[0].name}: those before it are warm-up.")
+    if any(abs(step.duration_ns - step.cost_ns) > _UNLIKE * step.cost_ns for step in steps):
+        lengths = sorted(step.duration_ns for step in steps)
+        shortest, longest = (words.format_duration(ns) for ns in (lengths[0], lengths[-1]))
+        host = shortest if shortest == longest else f"{shortest} to {longest}"
+        sentences.append(
+            "A step runs from when host and device were done with the one before until they are"
+            f" done with it; the host's own range of it lasts {host}."
+        )
+    return " ".join(sentences)
+
+
 def describe_scope(summary: Summary) -> str:
     """State which part of the recording shares and gains of findings are of; empty if of nearly
     all.
@@ -249,7 +275,7 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int, int]]:
         if summary.steps:
             often = f", {row.calls_per_step:.3g} per step"
         if row.collective == "broadcast" and row.calls_per_step >= 1:
-            buffers = " (DDP's buffers: broadcast_buffers)"
+            buffers = " (DDP's buffers)"
         else:
             buffers = ""
         name = f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers

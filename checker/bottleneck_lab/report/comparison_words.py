@@ -47,6 +47,9 @@ _MUCH = 1.25
 HIGHEST_SHOWN = 100.0
 """A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
 
+MOST_APART = 2.0
+"""How many times as large the ratio of the times shown may be as that of pairs of steps."""
+
 _OUTCOMES = {
     "better": "Faster",
     "worse": "Slower",
@@ -91,6 +94,10 @@ def describe_samples(comparison: Comparison) -> list[str]:
         old, new = comparison.steps
         if comparison.unit == "step":
             basis = f"Times are for the median step: {old} steps before, {new} after."
+            # A part without an interval of its own is one that some steps lack.
+            parts = [each for each in comparison.changes if each.before and each.after]
+            if comparison.speedup_low is not None and any(each.low is None for each in parts):
+                basis += " A part that some steps lack has its mean."
         elif comparison.unit == "image":
             basis = "Times are for the median batch: a server has no steps."
         else:
@@ -98,7 +105,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
     lines = [basis]
     mean = comparison.mean_speedup
     if mean is not None and abs(mean - comparison.speedup) >= NOTABLE_DIFFERENCE * mean:
-        lines.append(f"The mean step is {mean:.2f}x as fast: a check times whole runs.")
+        lines.append(f"The mean step, which a check goes by, is {mean:.2f}x as fast.")
     if comparison.repeats:
         lines.append("All of them are modelled, and the same in every run.")
     elif comparison.few:
@@ -166,11 +173,16 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 
 
 def format_ratio(change: FigureChange) -> str:
-    """Return the ratio; `gone` and `new` for what is on one side only, and a dash where one side
-    is next to nothing: its noise would be the ratio.
+    """Return the ratio; `gone` and `new` for what is on one side only. A dash stands where one
+    side is next to nothing, as its noise would be the ratio, and where the times shown have another
+    ratio by far, as of a part that is long in some steps only.
     """
     if change.ratio and not 1 / HIGHEST_SHOWN <= change.ratio <= HIGHEST_SHOWN:
         return "–"
+    if change.ratio and change.before and change.after:
+        apart = change.before / change.after / change.ratio
+        if not 1 / MOST_APART <= apart <= MOST_APART:
+            return "–"
     if change.ratio:
         return f"{change.ratio:.2f}x"
     if change.before:

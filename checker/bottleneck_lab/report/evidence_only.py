@@ -1,5 +1,5 @@
-"""The view of a learner who has not committed a diagnosis: the same summary without any
-judgement.
+"""What a learner is not shown yet: no judgement before the diagnosis, no remedy before the first
+check.
 """
 
 from __future__ import annotations
@@ -40,11 +40,30 @@ def evidence_only(summary: Summary) -> Summary:
     )
 
 
+def without_remedies(summary: Summary) -> Summary:
+    """Return `summary` with findings that state what was seen and what it costs, but not what to
+    do about it.
+    """
+    findings = [msgspec.structs.replace(each, advice="") for each in summary.findings]
+    return msgspec.structs.replace(summary, findings=findings, remedies_later=True)
+
+
 def without_advice(summary: Summary) -> Summary:
     """Return the summary of a program that measures others, without findings and ceilings: advice
     on making it faster would be wrong.
     """
     return msgspec.structs.replace(summary, findings=[], withheld=[], gains={}, measures=True)
+
+
+def counters_without_remedies(pairs: list[Pair]) -> list[Pair]:
+    """Return ncu's counters with what to attack, but not how."""
+    return [
+        msgspec.structs.replace(
+            pair,
+            targets=[msgspec.structs.replace(target, advice="") for target in pair.targets],
+        )
+        for pair in pairs
+    ]
 
 
 def counters_only(pairs: list[Pair]) -> list[Pair]:

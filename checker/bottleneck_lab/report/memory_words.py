@@ -11,7 +11,9 @@ from bottleneck_lab.wording import counted
 UNEVEN = 0.5
 """Levels after steps that differ by this part of the peak are worth a sentence."""
 
-COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
+COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
+_UNKNOWN_LINE = "not recorded"
+"""What the analysis calls a line that freed or allocated unseen."""
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
@@ -82,7 +84,10 @@ def holder_cells(row: Holder) -> list[str]:
         growth = f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
     elif row.grows:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
-    freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, by {row.freed_at}"
+    where = row.freed_at
+    if where == _UNKNOWN_LINE:
+        where = "a line that was not recorded"
+    freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, by {where}"
     if not row.allocated:
         freed = "allocated before the recording"
     elif not row.freed_at:

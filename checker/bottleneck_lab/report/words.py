@@ -37,7 +37,13 @@ EMULATED = "The accelerator is emulated: its times are modelled."
 # Shown with every capture of a lab or a case that has not been diagnosed.
 BLIND = (
     "This is the evidence. Causes, findings and the largest possible gain appear once you commit"
-    " your diagnosis: `lab diagnose` in a lab, `lab case` for a case."
+    " your diagnosis."
+)
+
+# Shown with the findings of a lab that has not been checked.
+REMEDIES_LATER = (
+    "Your turn: what usually helps against these is shown after your first check. `lab hint` gives"
+    " an idea before that."
 )
 
 NO_FINDINGS = "Nothing stands out: no detector found a known bottleneck."

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from bottleneck_lab.catalog import Lab
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace_above
 from bottleneck_lab.workspace.hints import load_hints
@@ -85,6 +86,19 @@ def is_blind_at(path: Path) -> bool:
     """
     workspace = workspace_above(path.absolute())
     return workspace is not None and is_blind(workspace)
+
+
+def hides_remedies_at(path: Path) -> bool:
+    """Return True if `path` lies in a workspace whose findings come without advice.
+
+    That ends with the first check, or with help that gives more away.
+    """
+    workspace = workspace_above(path.absolute())
+    if workspace is None or not workspace.lab.spec.questions:
+        return False
+    record, hints = load_record(workspace), workspace.lab.spec.hints
+    helped = record.help.revealed or record.help.solution or (hints and record.hints >= len(hints))
+    return not helped and not load_attempts(workspace)
 
 
 def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) -> Record:

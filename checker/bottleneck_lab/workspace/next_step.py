@@ -29,11 +29,12 @@ class NextStep(msgspec.Struct, frozen=True):
     why: str
 
 
-def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
+def next_lab(labs: dict[str, Lab], progress: Progress, done: str = "") -> NextStep:
     """Return the way to the next lab that is not done, the same from every folder.
 
     A lab that is under way comes first, the latest start before others; then those that follow the
-    latest pass in the course, and then the ones before it.
+    latest pass in the course, and then the ones before it. `done` is left out: work there has
+    passed, be it the reference's.
     """
     slugs = list(labs)
     passed = [slug for slug in slugs if slug in progress.labs and progress.labs[slug].passed]
@@ -44,7 +45,7 @@ def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
     fresh: list[NextStep] = []
     for slug in slugs:
         entry = progress.labs.get(slug)
-        if entry and entry.passed is not None:
+        if slug == done or (entry and entry.passed is not None):
             continue
         # The reference's pass is not the learner's, but the lab is behind them.
         if entry and entry.solution_seen and entry.outcome == "PASS":
@@ -90,11 +91,15 @@ def next_here(
     seen = captures or (lab.spec.evidence == "run" and record.commitments)
     if not seen and not attempts:
         why = "Look before you change anything. README.md describes the symptom."
+        if records_itself(workspace):
+            why = f"First complete {', '.join(lab.spec.editable)}: README.md says what to record."
         if lab.spec.questions:
             why += " Then run `lab diagnose`."
         return NextStep(f"lab {lab.spec.evidence}", why)
     if lab.spec.questions and (hides_causes(lab, record) or not record.commitments):
         why = "Answer the lab's questions before you change anything."
+        if records_itself(workspace):
+            why = "Answer the lab's questions from your capture."
         if any(question.id == "cause" for question in lab.spec.questions):
             why = "Name the cause, the evidence for it and the gain that a fix would bring."
         answers = load_answers(workspace.root)
@@ -125,14 +130,17 @@ def _after_diagnosis(
         f"Change {files} one thing at a time, and see with {see} what each change brings. One may"
         " not be enough: `lab check` judges all of them together."
     )
+    if records_itself(workspace):
+        change = f"Mend {files} until its capture holds what README.md asks for."
     if not attempts:
-        return NextStep("lab check", change)
+        return _before_first_check(workspace, latest, change)
     last = attempts[-1].verdict
+    # A check commits before it starts to measure: only a correction is younger. Both are UTC to the
+    # second, with one ending or another: `Z`, `+00:00`.
+    committed = max((made.at[:19] for made in record.commitments), default="")
+    corrected = committed > last.started_at[:19]
     if last.reason == "wrong diagnosis":
-        # A check commits before it starts to measure: only a correction is younger. Both are UTC to
-        # the second, with one ending or another: `Z`, `+00:00`.
-        committed = max((made.at[:19] for made in record.commitments), default="")
-        if committed > last.started_at[:19]:
+        if corrected:
             return NextStep("lab check", "You have corrected your diagnosis: check it.")
         return NextStep(
             "lab diagnose",
@@ -142,7 +150,37 @@ def _after_diagnosis(
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
         )
+    if not corrected and any(c.kind == "diagnosis" and c.holds is False for c in last.criteria):
+        change += " Answers that the check found wrong are corrected by `lab diagnose`."
     return _after_fail(workspace, last, latest, change)
+
+
+def _before_first_check(workspace: Workspace, latest: Path | None, change: str) -> NextStep:
+    """Return the step from a diagnosis to the first check; `change` asks for a change."""
+    lab = workspace.lab
+    if records_itself(workspace):
+        return NextStep(
+            "lab check", "It makes captures of its own, and compares your answers with them."
+        )
+    code = lab.code_hash(workspace.root)
+    if code == lab.code_hash(lab.path):
+        if latest is None:
+            return NextStep("lab run", change)
+        return NextStep(
+            "lab report --html",
+            f"It sets your answers beside what the tool measured. {change}",
+        )
+    if latest and read_json(latest / "capture.json", dict[str, Any]).get("code") != code:
+        return NextStep("lab profile", f"Your code has changed: see what that brought. {change}")
+    return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
+
+
+def records_itself(workspace: Workspace) -> bool:
+    """Return True if the task is to record the workload, and a check compares the answers with
+    captures of its own.
+    """
+    device = workspace.lab.spec.devices.get(workspace.info.device)
+    return device is not None and device.judges_diagnosis
 
 
 def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None, change: str) -> NextStep:
@@ -161,9 +199,10 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None, change
     if lab.spec.evidence == "run":
         return NextStep("lab run", change)
     code = lab.code_hash(workspace.root)
+    if code == last.submission_hash and other_code:
+        return NextStep("lab profile", f"Look at what is left. {change}")
     if code == last.submission_hash:
-        look = "Look at what is left." if other_code else "Your latest capture shows what is left."
-        return NextStep("lab profile", f"{look} {change}")
+        return NextStep("lab report --html", f"Your latest capture shows what is left. {change}")
     if code != captured.get("code"):
         return NextStep("lab profile", f"Your code has changed: see what that brought. {change}")
     return NextStep(
@@ -182,7 +221,7 @@ def _after_pass(
             "Another program takes five minutes: can you tell its cause from its capture?",
         )
     else:
-        step = next_lab(labs, progress)
+        step = next_lab(labs, progress, done=workspace.lab.slug)
     if record.help.solution is None:
         step = NextStep(step.command, f"{step.why} {WRITE_UP}")
     return step

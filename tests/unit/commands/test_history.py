@@ -60,7 +60,7 @@ def run(*words):
 def test_the_last_measured_prediction_of_each_lab_that_passed_counts(course):
     told = run("--course")
     assert told.exit_code == 0, told.output
-    assert "2.50×     2.00×  1.25x too high" in told.output
+    assert "2.50x     2.00x  1.25x too high" in told.output
     assert json.loads(run("--course", "--json").output)["points"][0]["measured"] == 2.0
 
 

@@ -68,7 +68,7 @@ def seen(figures=FIGURES):
 
 def test_the_tool_says_from_what_share_on_a_stretch_counts():
     reading = describe_reading(WHERE, {"where": "0.3-0.8 ms"}, seen())
-    assert reading.endswith("of that stretch is what the question asks for, and 80% is enough.")
+    assert reading.endswith("of that stretch is what the question asks for; 80% would do.")
 
 
 def grade(question, answer, figures=FIGURES, solution=None):
@@ -242,7 +242,7 @@ def test_the_longest_gap_is_neither_too_short_nor_too_long_to_mark(gap_ns, stret
 
 def test_the_limits_of_a_stretch_are_the_same_where_it_is_asked_for_and_where_it_is_refused():
     capture = CaptureFigures({}, 90_875_000, lambda _: {})
-    assert stretch_rule(capture).startswith("Mark 0.182 to 9.09 ms, or")
+    assert stretch_rule(capture).startswith("A stretch is 0.182 to 9.09 ms long;")
     assert (misplaced_stretch("1-30 ms", capture) or "").endswith("mark at most 9.09 ms.")
     assert (misplaced_stretch("1-1.1 ms", capture) or "").endswith("mark at least 0.182 ms.")
     assert misplaced_stretch("1-10.09 ms", capture) is None, "0.0025 ms above the exact limit"

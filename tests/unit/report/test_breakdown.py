@@ -11,7 +11,13 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.breakdown import Part, describe_removal, line_label, wall_parts
+from bottleneck_lab.report.breakdown import (
+    Part,
+    describe_removal,
+    describe_steps,
+    line_label,
+    wall_parts,
+)
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
 from . import made_up_capture
@@ -34,6 +40,20 @@ def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
     assert "no operator for long" in labels
     assert "preparing input" in labels
     assert not {"idle: python", "idle: input"} & labels
+
+
+def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
+    change = msgspec.structs.replace
+    summary = summarise(made_up_capture.capture())
+    alike = change(
+        summary.steps[0], name="ProfilerStep#0", duration_ns=40_000_000, cost_ns=40_000_000
+    )
+    assert describe_steps(change(summary, steps=[])) == ""
+    assert describe_steps(change(summary, steps=[alike])) == ""
+    warm = change(summary, steps=[change(alike, name="ProfilerStep#2")])
+    assert describe_steps(warm).startswith("Recording began with ProfilerStep#2")
+    ahead = change(summary, steps=[alike, change(alike, duration_ns=41_000_000)])
+    assert describe_steps(ahead).endswith("the host's own range of it lasts 40.0 ms to 41.0 ms.")
 
 
 def test_no_device_has_no_parts():

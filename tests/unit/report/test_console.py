@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -14,8 +15,14 @@ from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
-from bottleneck_lab.analysis.selection import DeviceStretch, NamedTime, Selection, ThreadUse
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.selection import (
+    DeviceStretch,
+    DeviceWork,
+    NamedTime,
+    Selection,
+    ThreadUse,
+)
+from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.measure.clock import PHASES
@@ -26,7 +33,8 @@ from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.report.evidence_only import evidence_only, without_advice
+from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
+from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.trace import load
 
 from . import made_up, made_up_capture
@@ -252,9 +260,47 @@ def test_a_capture_without_any_event_is_drawn(draw):
 def test_a_ratio_to_next_to_nothing_is_not_printed(ratio, shown):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     change = compare(before, after).changes[0]
-    change = replace(change, ratio=ratio, low=ratio, high=ratio)
+    change = replace(change, ratio=ratio, low=ratio, high=ratio, before=ratio, after=1.0)
     assert format_ratio(change) == shown
     assert bool(format_between(change)) == (shown not in ("–", "gone", "new"))
+
+
+def test_a_ratio_that_the_times_beside_it_contradict_is_not_printed():
+    """A pause that is long in every other step: the medians are ten times as far apart as pairs of
+    steps are.
+    """
+    before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
+    change = replace(compare(before, after).changes[0], ratio=1.0, before=1e5, after=1e6)
+    assert (format_ratio(change), format_between(change)) == ("–", "")
+
+
+def test_what_helps_is_not_told_before_the_first_check(draw):
+    """Findings say what was seen and what it costs; neither terminal nor page names the remedy."""
+    capture = analyse(load(CAPTURES / "synthetic-input.json.gz"))
+    later = without_remedies(capture.summary)
+    for text in (
+        draw(render_summary, later),
+        render_html(title="a capture", capture=capture._replace(summary=later)),
+    ):
+        words_ = " ".join(text.split())
+        assert "The device waits for data" in words_
+        assert "after your first check" in words_
+        assert "num_workers" not in words_
+        assert "What to try" not in words_
+    assert "num_workers" in draw(render_summary, capture.summary)
+    assert b"num_workers" not in msgspec.json.encode(later.findings)
+
+
+def test_a_stretch_says_what_each_device_ran_and_tells_messages_by_their_size(draw):
+    work = [
+        DeviceWork("ncclDevKernel_AllReduce", 4, 60, 15),
+        DeviceWork("ncclDevKernel_AllReduce", 27 << 20, 20, 1),
+    ]
+    device = DeviceStretch(0, 0, 20, 80, 0, 0, 0, work)
+    timeline = SimpleNamespace(ranks=(0,), threads=[])
+    text = draw(render_selection, Selection(0, 100, [device], []), timeline)
+    assert re.search(r"60.0% +60 ns ncclDevKernel_AllReduce of 4 B \(15 times\)", text)
+    assert re.search(r"20.0% +20 ns ncclDevKernel_AllReduce of 27.0 MiB\n", text)
 
 
 def test_a_part_without_which_nothing_would_be_faster_says_so(draw):

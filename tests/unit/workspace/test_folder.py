@@ -24,6 +24,7 @@ from bottleneck_lab.workspace.attempts import load_attempts, record, submission
 from bottleneck_lab.workspace.captures import find_capture, locked_folder, make_capture, new_folder
 from bottleneck_lab.workspace.commitments import (
     commit,
+    hides_remedies_at,
     is_blind,
     is_blind_at,
     load_record,
@@ -552,6 +553,17 @@ class TestBlind:
         assert not is_blind(workspace)
         assert commit(workspace, {"cause": "a"}, "").commitments[-1].told == told
 
+    def test_findings_come_without_remedies_until_the_first_check_or_more_help(self, workspace):
+        commit(workspace, {"cause": "a"}, "")
+        assert hides_remedies_at(workspace.root / "captures")
+        assert not hides_remedies_at(workspace.root.parent)
+        while take_hint(workspace) is not None:
+            pass
+        assert not hides_remedies_at(workspace.root), "the hints tell more"
+        (workspace.state / "hints.json").unlink()
+        check_once(workspace)
+        assert not hides_remedies_at(workspace.root)
+
     def test_own_work_passes_whatever_was_seen_and_the_references_never(self, content):
         progress.note_solution("slow", "/here")
         progress.note_attempt("slow", "/here", "PASS")
@@ -595,10 +607,43 @@ class TestNextStep:
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)
         commit(workspace, answers, "0001-torch")
+        assert self.next(workspace) == "lab report --html", "nothing has been changed yet"
+        (workspace.root / "work.py").write_text("raise SystemExit")
+        assert self.next(workspace) == "lab profile"
+        capture_as_it_is(workspace)
         assert self.next(workspace) == "lab check"
         check_once(workspace, Outcome.PASS)
         progress.note_attempt("slow", str(workspace.root), "PASS")
         assert self.next(workspace) == "lab start wrong"
+
+    def test_work_that_passed_does_not_lead_back_to_itself(self, workspace):
+        """The reference's work passes, and leaves the lab open: that is no place to go next."""
+        progress.note_start("slow", str(workspace.root))
+        check_once(workspace, Outcome.PASS)
+        assert self.next(workspace) == "lab start wrong"
+
+    def test_what_a_capture_shows_of_the_checked_code_is_looked_at(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        code = workspace.lab.code_hash(workspace.root)
+        wrong = CriterionResult(id="cause", kind="diagnosis", holds=False, sentence="No.")
+        verdict = msgspec.structs.replace(
+            make_verdict(),
+            submission_hash=code,
+            criteria=[wrong],
+            started_at="2036-11-21T09:00:00+00:00",
+        )
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, verdict, folder)
+        assert self.next(workspace) == "lab profile"
+        capture_as_it_is(workspace)
+        labs, done = catalog.load_labs(), progress.load_progress()
+        step = next_step.next_here(
+            workspace, load_attempts(workspace), load_record(workspace), labs, done
+        )
+        assert step.command == "lab report --html"
+        assert "wrong are corrected by `lab diagnose`" in step.why
 
     def test_a_wrong_answer_is_corrected_before_anything_else(self, workspace):
         answers = {"cause": "memory bandwidth", "gain": 2.0}
@@ -622,6 +667,8 @@ class TestNextStep:
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)
         commit(workspace, answers, "")
+        assert self.next(workspace) == "lab run"
+        (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab check"
         check_once(workspace, Outcome.FAIL)
         assert self.next(workspace) == "lab run"

@@ -64,7 +64,8 @@ def render_counters(
         for number, target in enumerate(worst.targets, start=1):
             sheet.line(target.title, indent=1, lead=f"{number} ", style="bold")
             sheet.line(target.evidence, indent=3)
-            sheet.line(target.advice, indent=3, lead=sheet.safe("→ "))
+            if target.advice:
+                sheet.line(target.advice, indent=3, lead=sheet.safe("→ "))
 
 
 def _print_figures(sheet: Sheet, pair: Pair) -> None:

@@ -169,7 +169,7 @@ def print_generation(sheet: Sheet, summary: Summary) -> None:
     for line in words.describe_tokens(use):
         sheet.line(line, indent=1)
     advice = words.advise_tokens(use)
-    if advice and not summary.blind:
+    if advice and not summary.blind and not summary.remedies_later:
         sheet.line(advice, indent=1, lead=sheet.safe("→ "))
 
 
@@ -272,4 +272,7 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
         sheet.line(finding.evidence, indent=3)
         if finding.doubt:
             sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
-        sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
+        if finding.advice:
+            sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
+    if summary.findings and summary.remedies_later:
+        sheet.line(words.REMEDIES_LATER, indent=1)

@@ -15,7 +15,7 @@ from bottleneck_lab.report.memory_words import describe_levels, describe_refusal
 from bottleneck_lab.wording import counted
 
 ROWS = 12
-_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 30, 11, 7, 12, 20
+_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 28, 11, 8, 14, 19
 
 
 def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
@@ -62,7 +62,9 @@ def print_holders(
 ) -> None:
     """Print the first `top` lines that hold memory, with their `code`; growing ones are bold."""
     sheet.heading(heading)
-    head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
+    head = (
+        f"{'at the end':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
+    )
     sheet.path(f"{'':{_LINE}}{head}", indent=1)
     for row in holders[:top]:
         line, held, blocks, peak, growth, freed = holder_cells(row)
@@ -78,7 +80,7 @@ def print_holders(
     rest = len(holders) - top
     if rest > 0:
         sheet.line(
-            f"and {counted(rest, 'more line')}: `lab report FILE --html PAGE`",
+            f"and {counted(rest, 'more line')}: add `--html` to `lab report`",
             indent=1,
             style="dim",
         )

@@ -49,7 +49,7 @@ def _print_curve(sheet: Sheet, curve: Sweep, *, blind: bool) -> None:
     """Print a line for each number of ranks, its share of the ideal as a bar."""
     sheet.heading(_TITLES[curve.algorithm])
     sheet.line(
-        f"{'ranks':>6} {'step ms':>9} {curve.called + '/s':>10} {'of ideal':>8}  bar: share of"
+        f"{'ranks':>6} {'step ms':>9} {curve.called + '/s':>10}   {'of ideal':>8}  bar: share of"
         " the ideal",
         style="dim",
     )
@@ -58,7 +58,7 @@ def _print_curve(sheet: Sheet, curve: Sweep, *, blind: bool) -> None:
             low=point.efficiency,
             high=point.efficiency,
             end=1.0,
-            width=max(10, min(36, sheet.width - 42)),
+            width=max(10, min(36, sheet.width - 44)),
             target=None if blind else point.hidden_efficiency,
         )
         mark = " "
@@ -68,7 +68,7 @@ def _print_curve(sheet: Sheet, curve: Sweep, *, blind: bool) -> None:
         sheet.write(
             Text(
                 f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f}"
-                f" {share:>8}  {bar}"
+                f"   {share:>8}  {bar}"
             )
         )
     if any(point.source == "reducer" for point in curve.points):

@@ -13,6 +13,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
+from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import Timeline
 
 # So many threads are listed, the busiest first.
@@ -41,9 +42,13 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         longest = ""
         if device.longest_idle_ns:
             longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
-        rows.append((f"{shares or 'nothing'}{longest}", device))
-    for text, alike in group_alike(rows):
-        sheet.line(text, indent=1, lead=f"{_names(alike, timeline)}: ")
+        # Devices that are modelled alike do the same to the nanosecond.
+        rows.append(((f"{shares or 'nothing'}{longest}", str(device.work)), device))
+    for (text, _), alike in group_alike(rows):
+        sheet.line(text, indent=1, lead=f"{_names(alike, timeline)}: ", style="bold")
+        for row in alike[0].work:
+            size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
+            _print_named(sheet, f"{short_name(row.name)}{size}", row.time_ns, row.rows, length)
     sheet.heading("What every thread did")
     threads, times = [], Counter[tuple[str, int]]()
     for use in selection.threads:
@@ -79,6 +84,8 @@ def _thread_name(use: ThreadUse, timeline: Timeline) -> str:
     if use.thread >= len(timeline.threads):
         return f"thread {use.thread}"
     info = timeline.threads[use.thread]
+    if str(info.tid).startswith(LINES_OF):
+        return f"lines of Python of thread {str(info.tid).removeprefix(LINES_OF)}"
     return info.name or f"process {info.pid}, thread {info.tid}"
 
 
@@ -92,15 +99,12 @@ def _print_threads(
     busy = f"busy {words.format_share(use.busy_ns / length)}"
     sheet.line(f"{ranks}{_thread_name(use, timeline)}: {busy}", indent=1, style="bold")
     for row in use.names:
-        lead = (
-            f"{words.format_share_column(row.time_ns / length):>6}"
-            f" {words.format_duration(row.time_ns):>9} "
-        )
-        count = ""
-        if row.rows > 1:
-            count = f" ({row.rows:,} times)"
-        room = sheet.width - len(lead) - 3 - len(count)
-        sheet.path(
-            f"{sheet.safe(lead)}{sheet.fit(f'{short_name(row.name)}, {row.kind}', room)}{count}",
-            indent=3,
-        )
+        _print_named(sheet, f"{short_name(row.name)}, {row.kind}", row.time_ns, row.rows, length)
+
+
+def _print_named(sheet: Sheet, name: str, time_ns: int, rows: int, length: int) -> None:
+    """Print what took part of the stretch: its share, its time, its name, and how often it ran."""
+    lead = f"{words.format_share_column(time_ns / length):>6} {words.format_duration(time_ns):>9} "
+    count = f" ({rows:,} times)" if rows > 1 else ""
+    room = sheet.width - len(lead) - 3 - len(count)
+    sheet.path(f"{sheet.safe(lead)}{sheet.fit(name, room)}{count}", indent=3)

@@ -21,6 +21,7 @@ from bottleneck_lab.report.breakdown import (
     describe_devices,
     describe_removal,
     describe_scope,
+    describe_steps,
     device_names,
     group_alike,
     wall_parts,
@@ -106,7 +107,8 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
             indent=1,
             style="yellow",
         )
-    for note in filter(None, [words.describe_startup(summary.startup), *summary.quality.notes]):
+    startup = words.describe_startup(summary.startup)
+    for note in filter(None, [describe_steps(summary), startup, *summary.quality.notes]):
         sheet.line(note, indent=1, style="dim")
     scope = describe_scope(summary)
     if scope:
@@ -125,7 +127,9 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
     if many:  # a part's time is summed over them, and would seem to be more than all there is
         whole = words.format_duration(sum(use.wall_ns for use in summary.devices))
         where = f" on {len(summary.devices)} devices, {whole} together"
-    sheet.heading(f"1  Where did the wall time go{where}?")
+    # Without causes there is no second part.
+    number = "" if summary.blind else "1  "
+    sheet.heading(f"{number}Where did the wall time go{where}?")
     for part in parts:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
     if many:
@@ -171,7 +175,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     """
     shares = list(summary.range_shares.items())[:TOP]
     if shares:
-        sheet.heading("A step on the main thread, by the ranges marked in it")
+        whose = "" if summary.cpu_only else " (the host's time, not the device's)"
+        sheet.heading(f"The main thread in a step, by the ranges marked in it{whose}")
     for name, share in shares:
         sheet.ranked(name, share, words.format_duration(share * summary.step_mean_ns))
     wall = _wall_ns(summary)
@@ -229,7 +234,7 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
 
 
 def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
-    sheet.heading("3  What is inside it")
+    sheet.heading("3  What is inside it, by share of the recording")
     for row in _inside(summary, lead):
         sheet.ranked(*row)
     if lead.cause == "launch":

@@ -11,7 +11,7 @@ from bottleneck_lab.analysis.counters.kernel_counters import (
     furthest_behind,
 )
 from bottleneck_lab.report import words
-from bottleneck_lab.report.evidence_only import counters_only
+from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.report.page.markup import Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 from bottleneck_lab.trace.timeline import Timeline
@@ -19,13 +19,17 @@ from bottleneck_lab.trace.timeline import Timeline
 _STYLES = {"good": "PASS", "fair": "INCONCLUSIVE", "poor": "FAIL", "": "soft"}
 
 
-def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
+def counters_section(
+    timeline: Timeline, *, blind: bool = False, remedies_later: bool = False
+) -> Section:
     """Return every launch, the counters of the one that is furthest behind, its stalls, and unless
-    `blind` what to attack.
+    `blind` what to attack; with `remedies_later` not how.
     """
     pairs = compare_kernels(timeline.counters)
     if blind:
         pairs = counters_only(pairs)
+    elif remedies_later:
+        pairs = counters_without_remedies(pairs)
     worst = furthest_behind(pairs)
     notes = [tag("p", note, class_="warning") for note in timeline.notes if "synthetic" in note]
     stalls = [[name, words.format_share(share)] for name, share in worst.own.stalls.items()]

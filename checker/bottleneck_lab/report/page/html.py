@@ -136,7 +136,11 @@ def build_counters(page: PageContent) -> Section | None:
     """Return ncu's counters, for a capture that has them."""
     if page.capture is None or not page.capture.timeline.counters:
         return None
-    return counters_section(page.capture.timeline, blind=page.blind)
+    return counters_section(
+        page.capture.timeline,
+        blind=page.blind,
+        remedies_later=page.capture.summary.remedies_later,
+    )
 
 
 def build_findings(page: PageContent) -> Section | None:

@@ -13,6 +13,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_scope,
+    describe_steps,
     group_alike,
     label_devices,
     step_parts,
@@ -37,7 +38,8 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
     drawn = steps_chart(steps, step_parts(summary, times))
-    notes = [words.describe_startup(summary.startup), *summary.quality.notes]
+    startup = words.describe_startup(summary.startup)
+    notes = [describe_steps(summary), startup, *summary.quality.notes]
     return section(
         "time",
         "Where the time went",
@@ -172,6 +174,8 @@ def findings_section(summary: Summary) -> Section:
     scope = describe_scope(summary)
     if scope:
         lead += f" Shares and gains are of the time {scope}."
+    if summary.remedies_later:
+        lead += f" {words.REMEDIES_LATER}"
     return section("findings", "Findings", map(_finding, summary.findings), lead=lead)
 
 
@@ -182,7 +186,9 @@ def _finding(finding: Finding) -> Markup:
     facts = {"Evidence": finding.evidence}
     if finding.doubt:
         facts["In doubt"] = f"{finding.doubt}."
-    facts |= {"What to try": finding.advice, "Kind": finding.cause}
+    if finding.advice:
+        facts["What to try"] = finding.advice
+    facts["Kind"] = finding.cause
     cost = tag("small", f"{words.format_share(finding.share_of_wall)} of the time")
     listed = [join([tag("dt", name), tag("dd", text)]) for name, text in facts.items()]
     return tag(

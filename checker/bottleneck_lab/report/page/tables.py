@@ -88,7 +88,7 @@ def generation_table(summary: Summary) -> Markup | None:
     head = [f"in the time of a {use.unit}", f"per {use.unit}", "share"]
     listed = _table(head, cells, f"Why a {use.unit} takes its time", numeric=(1, 2))
     sentences = words.describe_tokens(use)
-    if not summary.blind:
+    if not summary.blind and not summary.remedies_later:
         sentences.append(words.advise_tokens(use))
     return join([listed or "", tag("p", " ".join(sentences), class_="soft")])
 
