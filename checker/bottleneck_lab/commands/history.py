@@ -165,9 +165,10 @@ _HELP = {
 
 
 def _show_diagnoses(workspace: Workspace, record: Record) -> None:
-    """List the committed diagnoses, of which the first counts and the others are corrections, then
-    the hints taken.
+    """List the committed diagnoses, of which the first counts and the others are corrections, and
+    the hints taken, in the order of time.
     """
+    events = []
     for number, commitment in enumerate(record.commitments):
         title = f"correction {number}" if number else "diagnosis"
         hints = "before any hint"
@@ -178,10 +179,10 @@ def _show_diagnoses(workspace: Workspace, record: Record) -> None:
             for question in workspace.lab.spec.questions
             if question.id in commitment.answers
         )
-        when = commitment.at[:16].replace("T", " ")
-        say(f"{when}  {title}, {hints}{_HELP[commitment.told]}: {answers}", hang=2)
-    for hint in load_hints(workspace):
-        say(f"{hint.at[:16].replace('T', ' ')}  hint {hint.index + 1}")
+        events.append((commitment.at, f"{title}, {hints}{_HELP[commitment.told]}: {answers}"))
+    events += [(hint.at, f"hint {hint.index + 1}") for hint in load_hints(workspace)]
+    for at, event in sorted(events, key=lambda row: row[0]):
+        say(f"{at[:16].replace('T', ' ')}  {event}", hang=2)
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -73,4 +73,4 @@ def _show_case(workspace: Workspace, story: str, missing: list[str], *, json: bo
     if missing:
         say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
     say_next("lab report --sibling")
-    say("Then: lab diagnose --sibling")
+    say("Then: lab diagnose --sibling -a cause=… -a gain=…")

@@ -66,7 +66,8 @@ def grade_sibling(
     (cause, gain), _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
     if gain.holds:
         origin = "measured without the cause" if spec.gain else "read off the capture"
-        sentence = f"gain: {gain.value:.2f}x, near the {truth:.2f}x {origin}."
+        given = f"gain: {gain.value:.2f}x"
+        sentence = f"{given}, within a quarter of the {truth:.2f}x {origin}."
         gain = msgspec.structs.replace(gain, sentence=sentence)
     return [cause, gain]
 

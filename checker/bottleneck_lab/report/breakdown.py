@@ -230,8 +230,9 @@ def describe_steps(summary: Summary) -> str:
     sentences = []
     number = STEP_NAME.match(steps[0].name)
     if steps[0].name.startswith(STEP) and number and int(number[1]) > 0:
-        # torch.profiler counts a program's steps from 0.
-        sentences.append(f"Recording began with {steps[0].name}: those before it are warm-up.")
+        sentences.append(
+            f"Recorded from {steps[0].name} on, counted from 0; the steps before it are warm-up."
+        )
     if any(abs(step.duration_ns - step.cost_ns) > _UNLIKE * step.cost_ns for step in steps):
         lengths = sorted(step.duration_ns for step in steps)
         shortest, longest = (words.format_duration(ns) for ns in (lengths[0], lengths[-1]))

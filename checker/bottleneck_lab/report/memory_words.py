@@ -55,16 +55,19 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     return sentences
 
 
-def describe_late_freeing(use: MemoryUse) -> str:
+def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
     """Return that memory rises and falls between steps, though it grows in none; empty where it
-    does not.
+    does not. `blind`: without what that is a sign of.
     """
     low, high = use.lowest_after_step_bytes, use.highest_after_step_bytes
     if use.growth_bytes_per_step > 0 or high - low < UNEVEN * use.peak_bytes:
         return ""
+    later = "part of what a step makes is freed only steps later"
+    if not blind:
+        later += ", as reference cycles are"
     return (
         f"Between {words.format_bytes(low)} and {words.format_bytes(high)} at the ends of steps:"
-        " part of what a step makes is freed only steps later, as reference cycles are."
+        f" {later}."
     )
 
 

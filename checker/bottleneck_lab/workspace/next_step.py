@@ -166,10 +166,8 @@ def _before_first_check(workspace: Workspace, latest: Path | None, change: str) 
     if code == lab.code_hash(lab.path):
         if latest is None:
             return NextStep("lab run", change)
-        return NextStep(
-            "lab report --html",
-            f"It sets your answers beside what the tool measured. {change}",
-        )
+        why = "It sets your answers beside what the tool measured. Then "
+        return NextStep("lab report --html", f"{why}{change[0].lower()}{change[1:]}")
     if latest and read_json(latest / "capture.json", dict[str, Any]).get("code") != code:
         return NextStep("lab profile", f"Your code has changed: see what that brought. {change}")
     return NextStep("lab check", "Your code has changed: a check says whether it is enough.")

@@ -200,6 +200,8 @@ def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
         highest_after_step_bytes=4608 << 10,
     )
     assert "Between 693.0 KiB and 4.5 MiB at the ends of steps" in describe_late_freeing(uneven)
+    assert "cycles" in describe_late_freeing(uneven)
+    assert "cycles" not in describe_late_freeing(uneven, blind=True)
     assert not describe_late_freeing(replace(uneven, growth_bytes_per_step=1))
     assert not describe_late_freeing(replace(uneven, lowest_after_step_bytes=2048 << 10))
 

@@ -51,7 +51,7 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
     assert describe_steps(change(summary, steps=[])) == ""
     assert describe_steps(change(summary, steps=[alike])) == ""
     warm = change(summary, steps=[change(alike, name="ProfilerStep#2")])
-    assert describe_steps(warm).startswith("Recording began with ProfilerStep#2")
+    assert describe_steps(warm).startswith("Recorded from ProfilerStep#2 on")
     ahead = change(summary, steps=[alike, change(alike, duration_ns=41_000_000)])
     assert describe_steps(ahead).endswith("the host's own range of it lasts 40.0 ms to 41.0 ms.")
 

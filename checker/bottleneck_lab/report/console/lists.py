@@ -104,7 +104,7 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
         else:
             grown = ""
         level = f"{first} at the start, {peak} at the peak{grown}."
-        key = levels, level, describe_late_freeing(use), tuple(use.holders)
+        key = levels, level, describe_late_freeing(use, blind=summary.blind), tuple(use.holders)
         rows.append((key, use))
     for (levels, level, freed_late, _), alike in group_alike(rows)[:TOP]:
         use = alike[0]

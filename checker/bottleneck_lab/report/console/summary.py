@@ -173,7 +173,7 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     """Print the evidence to look for causes in: a step's ranges, the longest gaps, waits and
     copies, without comment.
     """
-    shares = list(summary.range_shares.items())[:TOP]
+    shares = [row for row in summary.range_shares.items() if row[1] > 0][:TOP]
     if shares:
         whose = "" if summary.cpu_only else " (the host's time, not the device's)"
         sheet.heading(f"The main thread in a step, by the ranges marked in it{whose}")

@@ -297,7 +297,7 @@ def memory_tables(summary: Summary) -> Markup | None:
             "div",
             tag("p", f"{_device(summary, use.rank, use.device)}, over time", class_="soft"),
             chart,
-            tag("p", describe_late_freeing(use), class_="soft"),
+            tag("p", describe_late_freeing(use, blind=summary.blind), class_="soft"),
         )
         for use in summary.memory
         if (chart := charts.memory_chart(use))
