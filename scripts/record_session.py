@@ -90,7 +90,7 @@ def play(session: Session) -> None:
     session.typed(f"cd {LAB.slug}")
     session.lab(
         "profile",
-        show=r"steps of|\(emulated:|idle  |computing  |device 0  |This is the evidence|^ diagnosis\.$",
+        show=r"steps of|\(emulated:|idle  |computing  |device 0  |This is|^ diagnosis\.$",
     )
     answers = tomllib.loads((LAB.solution / "diagnosis.toml").read_text("utf-8"))
     answers["where"] = STRETCH
