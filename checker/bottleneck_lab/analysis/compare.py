@@ -9,8 +9,9 @@ between two runs of the same code.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from bottleneck_lab.analysis.comparability import (
     find_differences,
 )
 from bottleneck_lab.analysis.device.kernel_matching import match_kernels
+from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.statistics import (
     Change,
     Interval,
@@ -142,6 +144,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """
     ranks: int = 1
     """How many ranks the largest of the captures holds, which per-step figures are the mean of."""
+    of_memory: bool = False
+    """Both are of a lab about memory, which comes first there."""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -159,20 +163,27 @@ class Control(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that a comparison needs of one capture: the capture itself can be let go of."""
+    """All that a comparison needs of one capture: the capture itself can be let go of. `code` is
+    the source of the user's own lines by their names, where it is at hand.
+    """
 
     summary: Summary
     figures: StepFigures
     conditions: Conditions | None = None
     batches: Series = field(default_factory=dict)
     repeats: bool = False
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 Side = Timeline | Observation | Sequence[Timeline | Observation]
 
 
-def observe(capture: Timeline | Analysis) -> Observation:
-    """Return a capture's summary and the figures of each of its steps."""
+def observe(
+    capture: Timeline | Analysis, code: Mapping[str, str] = MappingProxyType({})
+) -> Observation:
+    """Return a capture's summary and the figures of each of its steps. By the `code` of its lines,
+    their names to their source, they are told again where another version has moved them.
+    """
     analysis = analyse(capture) if isinstance(capture, Timeline) else capture
     timeline = analysis.timeline
     return Observation(
@@ -181,6 +192,7 @@ def observe(capture: Timeline | Analysis) -> Observation:
         find_conditions(timeline),
         {} if analysis.summary.steps else find_batch_figures(timeline, find_window(timeline)),
         repeats=MODELLED_HOST in timeline.facts,
+        code=code,
     )
 
 
@@ -269,9 +281,11 @@ def _compare(before: Side, after: Side) -> Comparison:
 
 def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> list[FigureChange]:
     """Judge the whole first (of a server, its images and batches), then the parts."""
+    paired = len(old) > 1
+    with_code = all(each.code for each in (*old, *new))
     samples = (
-        _samples([each.figures.series for each in old]),
-        _samples([each.figures.series for each in new]),
+        _samples([_comparable(each, paired=paired, with_code=with_code) for each in old]),
+        _samples([_comparable(each, paired=paired, with_code=with_code) for each in new]),
     )
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
     was: dict[Key, tuple[str, ...]] = {("kernel", match.new): match.old for match in matches}
@@ -286,7 +300,6 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
         renamed[key] = renamed.pop(("copy", name))
     merged = renamed, samples[1]
     keys = _notable(merged)
-    paired = len(old) > 1
     error_whole, error_part = ERROR_ALONE, ERROR_PART
     if paired:
         error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
@@ -298,6 +311,25 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
         changes = [_judged(("step", "time"), samples, error_whole, paired)]
     changes += [_judged(key, merged, error_part, paired, was.get(key, ())) for key in keys]
     return changes
+
+
+def _comparable(observation: Observation, *, paired: bool, with_code: bool) -> Series:
+    """Return the figures of a capture, with those of lines by function and source instead of by
+    number, which an edit above them changes; without sources, by function.
+
+    Of repeated captures there are no lines: each figure more would widen the intervals of all.
+    """
+    series: Series = {}
+    for (group, what), values in observation.figures.series.items():
+        line = LINE.match(what) if group == "line" else None
+        if line and not paired:
+            name = f"{line[1].rpartition('/')[2]}: {line[3]}"
+            if with_code:
+                name = f"{name}: {observation.code.get(what, '')}".removesuffix(": ")
+            series["line", name] = series.get(("line", name), 0) + values
+        elif group != "line":
+            series[group, what] = values
+    return series
 
 
 def _pinned_since(before: Series, after: Series) -> dict[Key, tuple[str, ...]]:
@@ -419,13 +451,21 @@ Both = tuple[Series, Series]
 
 
 def _notable(merged: Both) -> list[Key]:
-    """Return every figure but the whole step that is long enough on one side to be judged."""
-    least = NOTABLE_SHARE * max(_median(side["step", "time"]) for side in merged)
-    return [
-        key
-        for key in dict.fromkeys([*merged[0], *merged[1]])
-        if key[0] != "step" and max(_median(side.get(key)) for side in merged) >= least
-    ]
+    """Return every figure but the whole step that is long enough on one side to be judged, and of
+    the operators and kernels that came for others the longest, however short it is.
+    """
+    keys: list[Key] = []
+    for key in dict.fromkeys([*merged[0], *merged[1]]):
+        shares = [_median(side.get(key)) / _median(side["step", "time"]) for side in merged]
+        if key[0] != "step" and max(shares) >= NOTABLE_SHARE:
+            keys.append(key)
+    before, after = merged
+    for group in ("operator", "kernel"):
+        gone = any(key[0] == group and key not in after for key in keys)
+        came = [key for key in after if key[0] == group and key not in before]
+        if gone and came:
+            keys.append(max(came, key=lambda key: _median(after[key])))
+    return list(dict.fromkeys(keys))
 
 
 def _judged(

@@ -138,6 +138,8 @@ class Summary(msgspec.Struct, frozen=True):
     """The source of the user's own lines, by their names here, where it is at hand."""
     modelled_host: bool = False
     """The times of the host are modelled, too, not only an emulated accelerator's."""
+    of_memory: bool = False
+    """The capture is of a lab about memory, which comes first there."""
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
     remedies_later: bool = False

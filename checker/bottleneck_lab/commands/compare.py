@@ -13,7 +13,13 @@ from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.course.captures import circumstances, code_captured, readable
+from bottleneck_lab.course.captures import (
+    circumstances,
+    code_captured,
+    code_of,
+    is_of_memory,
+    readable,
+)
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
@@ -80,9 +86,7 @@ def command(
     if html:
         say(f"The comparison is in {_write(sides, again, html.expanduser().absolute())}")
         return
-    comparison = _compared(
-        sides, *([observe(load(path)) for path in side] for side in (*sides, again))
-    )
+    comparison = _compared(sides, *([*map(_observed, side)] for side in (*sides, again)))
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
         return
@@ -144,11 +148,18 @@ def _compared(
     again: list[Observation],
 ) -> Comparison:
     """Return the comparison; without causes while they are still the learner's to find."""
-    comparison = compare(before, after, again)
+    of_memory = all(is_of_memory(side[0]) for side in sides)
+    comparison = msgspec.structs.replace(compare(before, after, again), of_memory=of_memory)
     if not _is_blind(sides):
         return comparison
     changes = [change for change in comparison.changes if change.group != "gap"]
     return msgspec.structs.replace(comparison, changes=changes, findings_gone={}, findings_new={})
+
+
+def _observed(path: Path, analysis: Analysis | None = None) -> Observation:
+    """Return what a comparison needs of a capture, which may have been analysed before."""
+    analysis = analysis or analyse(load(path))
+    return observe(analysis, code_of(path, analysis.summary))
 
 
 def _is_blind(sides: tuple[Side, Side]) -> bool:
@@ -216,14 +227,13 @@ def _stale(side: Side) -> str:
 
 def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
     """Write the page about both; of repeated captures it draws the first pair."""
-    first: list[Analysis] = []
-    observed: list[list[Observation]] = []
+    first, observed = [], []
     for side in sides:
         first.append(analyse(load(side[0])))
-        observed.append([observe(first[-1]), *(observe(load(path)) for path in side[1:])])
+        observed.append([_observed(side[0], first[-1]), *map(_observed, side[1:])])
     names, blind = (_name(sides[0]), _name(sides[1])), _is_blind(sides)
     before, after = observed
-    comparison = _compared(sides, before, after, [observe(load(path)) for path in again])
+    comparison = _compared(sides, before, after, [*map(_observed, again)])
     page = render_comparison_html(comparison, *first, names=names, blind=blind)
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)

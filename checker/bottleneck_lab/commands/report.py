@@ -45,7 +45,7 @@ from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_fi
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
-from bottleneck_lab.report.words import format_duration
+from bottleneck_lab.report.words import describe_fixed_prices, format_duration
 from bottleneck_lab.trace import Timeline
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot
@@ -353,6 +353,9 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
         say("No rows: the capture holds nothing of this kind.")
         return
     render_query(result, console(), short=isinstance(query_, Question))
+    texts = (value for row in result.rows for value in row if isinstance(value, str))
+    for sentence in describe_fixed_prices(texts):
+        say(sentence)
     if result.cut:
         note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
 

@@ -78,11 +78,28 @@ def visible_summary(
     if folder and workspace and _description(folder).get("lab"):
         if workspace.lab.spec.measure == "benchmark":
             summary = without_advice(summary)
-        code = source_lines(summary, workspace, _description(folder).get("code", ""))
-        summary = msgspec.structs.replace(summary, code=code)
+        summary = msgspec.structs.replace(
+            summary, code=code_of(folder, summary), of_memory=is_of_memory(folder)
+        )
     if blind:
         return evidence_only(summary)
     return without_remedies(summary) if remedies_later else summary
+
+
+def code_of(folder: Path, summary: Summary) -> dict[str, str]:
+    """Return the source of the lines that the summary of a lab's capture names, by their names;
+    empty outside labs.
+    """
+    workspace = workspace_above(folder.absolute())
+    if workspace is None or not (folder / "capture.json").is_file():
+        return {}
+    return source_lines(summary, workspace, code_captured(folder))
+
+
+def is_of_memory(folder: Path) -> bool:
+    """Return True if a capture is of a lab whose work is measured by how much memory it needs."""
+    workspace = workspace_above(folder.absolute())
+    return workspace is not None and workspace.lab.predicts_memory(workspace.info.device)
 
 
 def source_lines(summary: Summary, workspace: Workspace, captured: str) -> dict[str, str]:

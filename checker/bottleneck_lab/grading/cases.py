@@ -67,6 +67,8 @@ SPLIT = {
 }
 """Causes whose share no line of the report states before the case is answered."""
 GAIN_WITHIN = 1.2
+REPORTED_ALIKE = 0.01
+"""A report's gain this near (a share, 0-1) to a measured one needs no word beside it."""
 LINES_NEAR = 2
 HABIT = 3
 """So many cases with the same mistake are a habit."""
@@ -226,6 +228,9 @@ def grade_case(
             f"with the fix it ran {case.gain:.2f}x as fast, and {case.entire:.2f}x where the cause"
             " costs nothing at all"
         )
+    reported, beside = figures.get("largest_gain_ratio", 0.0), ""
+    if reported and case.switches and case.cause != MEMORY_GROWTH:
+        beside = reported_beside(reported, case.gain, *filter(None, [case.entire]))
     sentences = {
         "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
         "evidence": (
@@ -236,13 +241,22 @@ def grade_case(
         "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
         "gain": (
             _off(gain, case.gain_near(gain)) <= GAIN_WITHIN,
-            f"You predicted {gain:.2f}x; {effect}.",
+            f"You predicted {gain:.2f}x; {effect}.{beside}",
         ),
     }
     return [
         CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
         for name, (holds, sentence) in sentences.items()
     ]
+
+
+def reported_beside(reported: float, *measured: float) -> str:
+    """Return a sentence about the gain that a report works out, where it is none of the measured
+    ones; empty else.
+    """
+    if any(abs(reported - each) < REPORTED_ALIKE * each for each in measured):
+        return ""
+    return f" The report's {reported:.2f}x is worked out from the capture alone."
 
 
 def streak(past: Sequence[PastCase]) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
-from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH
+from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH, reported_beside
 from bottleneck_lab.grading.diagnosis import grade_diagnosis
 from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
@@ -68,6 +68,8 @@ def grade_sibling(
         origin = "measured without the cause" if spec.gain else "read off the capture"
         given = f"gain: {gain.value:.2f}x"
         sentence = f"{given}, within a quarter of the {truth:.2f}x {origin}."
+        if spec.gain and summary.findings:
+            sentence += reported_beside(summary.findings[0].expected_gain_ratio, truth)
         gain = msgspec.structs.replace(gain, sentence=sentence)
     return [cause, gain]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.use import DeviceUse
@@ -25,6 +25,7 @@ from bottleneck_lab.analysis.ranks.collectives import (
 )
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.analysis.what_if.replay import PAUSE_NS
 from bottleneck_lab.report import words
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64
@@ -37,6 +38,10 @@ _UNLIKE = 0.01
 """A step and its range on the host that differ by more than this share (0–1) need a word."""
 _FAR_FROM_SHARE = 1.05
 """A gain further than this from Amdahl's, by the share alone, is explained."""
+_LOST = 0.1
+"""A part that is not work and below this share (0-1) is none to look at first."""
+_BUSY = 0.5
+"""Below this busy share (0-1) of the devices, lines are listed by the host's time."""
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
@@ -303,11 +308,48 @@ _LATE = {
 }
 
 
-def describe_removal(part: Part, gain: float, whole: str, waits: CollectiveWaits | None) -> str:
-    """State what removing one part of the time would gain at most. `whole` names what gains, and
-    `waits` are those of ranks for one another.
+def leading_part(parts: Sequence[Part]) -> Part | None:
+    """Return the part to look at first: the largest that is not work, if it is 10% or more, else
+    the largest; None without any.
     """
-    by_share = ceiling(part.share)
+    lost = [part for part in parts if part.key != "compute" and part.share >= _LOST]
+    return next(iter([*lost, *parts]), None)
+
+
+def describe_lead(summary: Summary, part: Part) -> list[str]:
+    """State what removing a part of the time would gain at most, how that follows, and whether the
+    first finding gains more; empty where that cannot be told.
+    """
+    gain = summary.gains.get(part.key)
+    if gain is None:
+        return []
+    wall, working = (
+        sum(getattr(use, name) for use in summary.devices) for name in ("wall_ns", "working_ns")
+    )
+    whole = "the run" if working == wall else "the part between the first and the last work"
+    devices = len(summary.devices)
+    lines = [describe_removal(part, gain, working, whole, summary.collective_waits, devices)]
+    first = next(iter(summary.findings), None)
+    if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
+        lines.append(
+            f"The first finding below gains more ({words.describe_gain(first)}): what it costs is"
+            " spread over several of these parts, or holds up others."
+        )
+    return lines
+
+
+def describe_removal(
+    part: Part,
+    gain: float,
+    working_ns: int,
+    whole: str,
+    waits: CollectiveWaits | None,
+    devices: int = 1,
+) -> str:
+    """State what removing one part of the time would gain at most, and how that follows.
+    `working_ns` is the time of all `devices` together that shares are of, `whole` names what
+    gains, and `waits` are those of ranks for one another.
+    """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
             f"Removing the transfers alone would not make {whole} faster: the ranks would still"
@@ -318,29 +360,35 @@ def describe_removal(part: Part, gain: float, whole: str, waits: CollectiveWaits
             f"Removing this alone would not make {whole} faster: something else takes as long"
             " beside it."
         )
-    sentence = (
-        f"Removing this alone, with the work unchanged, would make {whole} at most {gain:.2f}x as"
-        " fast."
+    rest_ns = max(working_ns - part.ns, working_ns / HIGHEST_RATIO)
+    all_of_it, left, rest = (
+        words.format_duration(ns / devices) for ns in (working_ns, working_ns / gain, rest_ns)
     )
+    each = " on each device" if devices > 1 else ""
+    sentence = (
+        f"Removing this alone, with the work unchanged, would leave {left} of {all_of_it}{each}:"
+        f" {whole} would be at most {gain:.2f}x as fast."
+    )
+    by_share = working_ns / rest_ns
+    others = f" The other parts sum to {rest}, which alone would be {by_share:.2f}x"
     if gain > _FAR_FROM_SHARE * by_share:
-        sentence += (
-            f" That is more than 1 / (1 − share) = {by_share:.2f}x, as other pauses get shorter"
-            " with it."
-        )
+        sentence += f"{others}, but some of them would then pass at the same time."
     elif by_share > _FAR_FROM_SHARE * gain:
-        sentence += (
-            f" That is less than 1 / (1 − share) = {by_share:.2f}x, as something else takes a part"
-            " of that time."
-        )
+        reason = "something else would take a part of that time"
+        if part.cause == "launch":
+            pause = words.format_duration(PAUSE_NS)
+            reason = f"queued kernels also have pauses of about {pause} between them"
+        sentence += f"{others}, but {reason}."
     return f"{sentence} A fix that also saves work can gain more."
 
 
-def describe_lines(summary: Summary) -> str:
-    """Name the list of the reader's Python: torch.profiler alone records functions, not lines."""
+def describe_lines(summary: Summary, *, on_device: bool) -> str:
+    """Name the list of the reader's Python, and what it is sorted by: torch.profiler alone records
+    functions, not lines.
+    """
     exact = any(row.exact for row in summary.lines)
-    if exact:
-        return "Your lines of Python"
-    return "Your functions (line of definition)"
+    by = "device time launched" if on_device else "the host's time in them"
+    return f"{'Your lines of Python' if exact else 'Your functions (line of definition)'}, by {by}"
 
 
 def line_label(summary: Summary, row: LineRow) -> str:
@@ -358,3 +406,21 @@ def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
     timed = [(row.device_self_ns if on_device else row.self_ns, row) for row in summary.operators]
     costly = [(own, row) for own, row in timed if own > summary.wall_ns / 1000]
     return [row for _, row in sorted(costly, key=lambda pair: -pair[0])], on_device
+
+
+def costly_lines(summary: Summary) -> tuple[list[tuple[int, LineRow]], bool]:
+    """Return (the reader's lines with their times, ns, longest first; whether these are of the work
+    that they launched on devices). Where devices are idle for most of the time, or there are none,
+    it is the host's time that matters.
+    """
+    has_device = any(row.device_ns for row in summary.lines)
+    busy, wall = (
+        sum(getattr(use, name) for use in summary.devices) for name in ("busy_ns", "wall_ns")
+    )
+    on_device = has_device and busy >= _BUSY * wall
+    rows = []
+    for row in summary.lines:
+        # Beside a device the backward is on the line that starts it.
+        host_ns = row.host_ns if has_device else row.host_ns + row.backward_ns
+        rows.append((row.device_ns if on_device else host_ns, row))
+    return sorted(rows, key=lambda pair: -pair[0]), on_device

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
+from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.kernel_names import short_name, short_names
@@ -15,6 +16,7 @@ GROUPS = {
     "device": "What the device did",
     "gap": "Why it was idle",
     "range": "Ranges",
+    "line": "Your lines of Python, by the host's time in them",
     "operator": "Operators",
     "kernel": "Kernels",
     "copy": "Copies",
@@ -44,8 +46,14 @@ TOP = 8
 NOTABLE_DIFFERENCE = 0.01
 """Medians and means that differ by more than this share (0–1) are both given."""
 _MUCH = 1.25
+MEMORY_TOLERATED = 0.05
+"""Peaks that differ by less than this share (0–1) are hardly different: when Python collects its
+garbage moves them by that.
+"""
 HIGHEST_SHOWN = 100.0
 """A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
+EMULATED_KERNEL = "emulated: "
+"""Begins the name of a kernel on an emulated device; the rest is that of its one operator."""
 
 MOST_APART = 2.0
 """How many times as large the ratio of the times shown may be as that of pairs of steps."""
@@ -56,6 +64,25 @@ _OUTCOMES = {
     "same": "Hardly different",
     "cannot tell": "Cannot tell",
 }
+
+
+def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
+    """Return what the comparison comes to, a line each, and whether the first of them is better or
+    worse. In a lab about memory its peak comes first, of the device that had most.
+    """
+    speed = describe_speedup(comparison)
+    peaks = max((change.peak_bytes for change in comparison.memory), default=(0, 0))
+    if not comparison.of_memory or not all(peaks):
+        return [speed], comparison.outcome
+    ratio = peaks[0] / peaks[1]
+    outcome: Change
+    outcome, what = "same", "Memory hardly different"
+    if ratio > 1 + MEMORY_TOLERATED:
+        outcome, what = "better", "Less memory"
+    elif 1 / ratio > 1 + MEMORY_TOLERATED:
+        outcome, what = "worse", "More memory"
+    before, after = map(words.format_bytes, peaks)
+    return [f"{what} at the peak: {before} → {after} ({ratio:.2f}x)", f"Time: {speed}"], outcome
 
 
 def describe_speedup(comparison: Comparison) -> str:
@@ -173,12 +200,14 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 
 
 def format_ratio(change: FigureChange) -> str:
-    """Return the ratio; `gone` and `new` for what is on one side only. A dash stands where one
-    side is next to nothing, as its noise would be the ratio, and where the times shown have another
-    ratio by far, as of a part that is long in some steps only.
+    """Return the ratio; `gone` and `new` for what is on one side only, and a bound where one side
+    is next to nothing: its noise would be the ratio. A dash stands where the times shown have
+    another ratio by far, as of a part that is long in some steps only.
     """
-    if change.ratio and not 1 / HIGHEST_SHOWN <= change.ratio <= HIGHEST_SHOWN:
-        return "–"
+    if change.ratio > HIGHEST_SHOWN:
+        return f">{HIGHEST_SHOWN:.0f}x"
+    if 0 < change.ratio < 1 / HIGHEST_SHOWN:
+        return f"<{1 / HIGHEST_SHOWN:.2f}x"
     if change.ratio and change.before and change.after:
         apart = change.before / change.after / change.ratio
         if not 1 / MOST_APART <= apart <= MOST_APART:
@@ -191,8 +220,8 @@ def format_ratio(change: FigureChange) -> str:
 
 
 def format_between(change: FigureChange) -> str:
-    """Return the interval of a ratio that is shown; empty where it is not known, or a dash."""
-    if format_ratio(change) == "–":
+    """Return the interval of a ratio that is shown as such; empty where it is not known."""
+    if format_ratio(change)[0] in "<>–":
         return ""
     return format_interval(change.low, change.high)
 
@@ -232,13 +261,19 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
-    """Return the changes of one group that are worth a line."""
+    """Return the changes of one group that are worth a line: those that moved most time, and of
+    what is new at least one. An emulated kernel beside its operator would be the same line twice.
+    """
+    operators = {change.what for change in comparison.changes if change.group == "operator"}
     shown = []
     for change in comparison.changes:
         if change.outcome == "cannot tell":
             worth = not 1 / _MUCH < change.ratio < _MUCH
         else:
             worth = change.outcome != "same" or bool(change.was)
+        if f"aten::{change.what.removeprefix(EMULATED_KERNEL)}" in operators:
+            worth = False
         if change.group == group and (worth or group in ALWAYS):
             shown.append(change)
-    return shown[:TOP]
+    new = [change for change in shown[TOP:] if not change.before][:1]
+    return [*shown[: TOP - len(new)], *new]

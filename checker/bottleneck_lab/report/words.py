@@ -15,6 +15,7 @@ from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
+from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.trace.timeline import Timeline
 from bottleneck_lab.wording import counted
 
@@ -66,6 +67,18 @@ def describe_emulation(*, modelled_host: bool) -> str:
     if modelled_host:
         return "The accelerator is emulated: its times and the host's are modelled."
     return f"{EMULATED} The host's are real."
+
+
+def describe_fixed_prices(names: Iterable[str]) -> list[str]:
+    """State, for each of these names of ranges that is a fixed price of the modelled host, what it
+    is.
+    """
+    return [
+        f"'{name}' is what the model of the host charges each step for the Python beside its"
+        " operators: the loop's own, and the optimizer's. It is the same whatever your code does."
+        for name in dict.fromkeys(names)
+        if FIXED_PRICE.search(name)
+    ]
 
 
 def format_share(share: float) -> str:
@@ -336,7 +349,7 @@ def describe_gain(finding: Finding) -> str:
     too.
     """
     if finding.share_of_wall <= 0:
-        return "no figure"
+        return "memory, not time"
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
 
 

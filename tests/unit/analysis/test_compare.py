@@ -19,7 +19,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_speedup,
     format_ratio,
 )
-from bottleneck_lab.trace.names import MODELLED_HOST
+from bottleneck_lab.trace.names import LINES_OF, MODELLED_HOST
 
 from ...captures import recorded_capture
 
@@ -361,3 +361,53 @@ def test_a_real_fix_of_a_real_program():
     alone, helped = summarise(before), summarise(after)
     assert "input-starved" in result.findings_gone
     assert result.speedup == pytest.approx(alone.step_mean_ns / helped.step_mean_ns, rel=0.15)
+
+
+def lines_of_a_loop(tmp_path, lines):
+    """A capture of two steps in which the host was on these lines, by name, for so many µs."""
+    events, at = [], 0
+    for step in range(2):
+        begin = at
+        for name, us in lines.items():
+            row = {"ph": "X", "pid": 1, "ts": at, "dur": us}
+            events.append({**row, "cat": "python_function", "name": name, "tid": f"{LINES_OF}1"})
+            events.append({**row, "cat": "cpu_op", "name": "aten::mm", "tid": 1})
+            at += us
+        step_row = {"cat": "user_annotation", "name": f"ProfilerStep#{step}", "tid": 1}
+        events.append({"ph": "X", "pid": 1, "ts": begin, "dur": at - begin, **step_row})
+    path = tmp_path / f"{len(lines)}.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return load(path)
+
+
+def test_lines_are_told_again_by_their_source_or_else_by_their_function(tmp_path):
+    """An edit moved the line with the backward from 40 to 36, and took another away."""
+    loss, old, new = "train.py(38): train", "train.py(40): train", "train.py(36): train"
+    before = lines_of_a_loop(tmp_path, {loss: 100, old: 900})
+    after = lines_of_a_loop(tmp_path, {new: 300})
+
+    def changed(*sides):
+        changes = compare(*sides).changes
+        return {c.what: (c.before, c.after) for c in changes if c.group == "line"}
+
+    assert changed(before, after) == {"train.py: train": (1_000_000, 300_000)}
+    backward = "loss.backward()"
+    codes = {old: backward, loss: "loss = model(batch)"}, {new: backward}
+    assert changed(observe(before, codes[0]), observe(after, codes[1])) == {
+        f"train.py: train: {backward}": (900_000, 300_000),
+        "train.py: train: loss = model(batch)": (100_000, 0),
+    }
+    assert changed([before] * 2, [after] * 2) == {}
+
+
+def test_the_operator_that_came_for_others_is_named_however_short_it_is(timelines):
+    def step(*, batched):
+        def steps(run):
+            for _ in range(1 if batched else 9):
+                run.operator(*(("aten::bmm", "bgemm", 5) if batched else ("aten::mm", "gemm", 400)))
+
+        return steps
+
+    (before,), (after,) = (timelines(step(batched=batched)) for batched in (False, True))
+    changes = outcomes(compare(before, after))
+    assert ("operator", "aten::bmm") in changes

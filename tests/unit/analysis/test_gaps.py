@@ -15,9 +15,11 @@ SLOW_HOST, SLOW_DEVICE, LIGHT = (3.5, 1.5), (1.0, 6.0), (1.0, 2.0)
 """A step's time on the host and on the device, ms."""
 
 
-def run(steps, *, waits: bool, fixed_ms: float = 0.0) -> tuple[float, list[dict]]:
+def run(
+    steps, *, waits: bool, fixed_ms: float = 0.0, wait_us: float = 5
+) -> tuple[float, list[dict]]:
     """Return the length, µs, and the events of a loop that launches, and then waits or does not.
-    Each step begins with a fixed price of `fixed_ms`.
+    Each step begins with a fixed price of `fixed_ms`; a wait returns `wait_us` after the device.
     """
     events: list[dict] = []
 
@@ -39,7 +41,7 @@ def run(steps, *, waits: bool, fixed_ms: float = 0.0) -> tuple[float, list[dict]
             add("kernel", "gemm", start, device - start, number, pid=0, tid=7)
             host += own * 1000 / KERNELS
         if waits:
-            end = max(host, device) + 5
+            end = max(host, device) + wait_us
             add("cuda_runtime", "cudaStreamSynchronize", host, end - host, 0, pid=1, tid=1)
             host = end
         add("user_annotation", f"ProfilerStep#{number}", begun, host - begun, 0, pid=1, tid=1)
@@ -77,6 +79,17 @@ def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, ste
     assert gain == pytest.approx(with_waits / without, rel=0.03)
 
 
+def test_time_after_a_wait_is_not_due_to_it_where_the_host_is_slow_in_every_step(tmp_path):
+    """Each wait itself takes 80 µs; that must not add up until a short step is blamed on it."""
+    steps = [(3.5, 0.5)] * 8 + [(1.0, 0.1), (3.5, 0.5)]
+    _, events = run(steps, waits=True, wait_us=80)
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    (use,) = summarise(load(tmp_path / "x.json")).devices
+    blamed = sum(part.idle_ns for part in use.gap_causes if part.cause == "synchronisation")
+    waited = sum(event["dur"] for event in events if "Synchronize" in event["name"])
+    assert 0 < blamed <= 1000 * waited
+
+
 @pytest.mark.parametrize(
     ("step", "waits", "finding"),
     [
@@ -103,3 +116,21 @@ def test_inside_idle_time_are_the_lines_that_the_host_was_on():
     assert (most.cause, most.inside[0][0]) == ("allocation", "program.py(26): forward")
     assert sum(ns for _, ns in most.inside) == pytest.approx(most.idle_ns, rel=0.02)
     assert sum(ns for _, ns in most.inside) <= most.idle_ns
+
+
+def test_inside_launching_are_operators_where_no_lines_were_recorded_and_then_the_fixed_price(
+    tmp_path,
+):
+    """Of a range around them only what they leave of it; no moment counts twice."""
+    _, events = run([SLOW_HOST] * 6, waits=False, fixed_ms=1.5)
+    for launch in [each for each in events if each["name"] == "cudaLaunchKernel"]:
+        about = {"name": "aten::mm", "cat": "cpu_op", "ts": launch["ts"] - 2, "dur": 400}
+        events.append({**launch, **about, "args": {}})
+        events.append({**launch, **about, "name": "aten::view", "dur": 100, "args": {}})
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    (use,) = summarise(load(tmp_path / "x.json")).devices
+    part = use.gap_causes[0]
+    inside = dict(part.inside)
+    assert (part.cause, set(inside)) == ("launch", {"aten::mm", LOOP})
+    assert 0 < sum(inside.values()) <= part.idle_ns
+    assert inside["aten::mm"] > 6 * KERNELS * 100_000

@@ -154,7 +154,13 @@ def test_what_a_neighbour_on_the_device_costs_is_read_off_the_tables():
     timeline = load(ROOT / "datasets" / "cases" / "river-levels" / "trace.json.gz")
     wanted = figures_of(summarise(timeline))["interrupted_share"]
     assert wanted > 0.3
-    assert percent(timeline, "interruptions") == pytest.approx(wanted, rel=0.02)
+    rows = ask(timeline, "interruptions").rows
+    whole = percent(timeline, "interruptions", "all of these")
+    assert rows[0][0] == "all of these"
+    assert whole == pytest.approx(wanted, rel=0.02)
+    assert percent(timeline, "interruptions") == pytest.approx(2 * whole)
+    nothing = load(CAPTURES / "synthetic-healthy.json.gz")
+    assert ask(nothing, "interruptions").rows == []
 
 
 @pytest.fixture

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
+from bottleneck_lab.course.captures import code_of, is_of_memory
 from bottleneck_lab.workspace.start import start_workspace
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
@@ -112,3 +114,27 @@ def test_it_says_which_captures_it_compares_and_that_the_code_has_changed(tmp_pa
     (workspace.root / "train.py").write_text("raise SystemExit")
     shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
     assert "train.py changed after 0002-torch, the latest capture" in shown
+
+
+def test_in_a_lab_about_memory_lines_have_their_source_and_memory_comes_first(
+    tmp_path, monkeypatch
+):
+    """The shipped script's lines are those of the lab; elsewhere no source is at hand."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    memory, speed = (
+        start_workspace(find_lab(name), tmp_path / name, "virtual")[0]
+        for name in ("forecaster-out-of-memory", "busy-ensemble")
+    )
+    assert is_of_memory(memory.captures / "0001-torch")
+    assert not is_of_memory(speed.captures / "0001-torch")
+    assert not is_of_memory(BEFORE)
+    capture = memory.captures / "0001-torch"
+    capture.mkdir(parents=True)
+    code = memory.lab.code_hash(memory.root)
+    (capture / "capture.json").write_text(json.dumps({"files": [], "lab": "x", "code": code}))
+    text = (memory.root / "train.py").read_text().splitlines()
+    number = next(n for n, each in enumerate(text, 1) if "loss.backward()" in each)
+    line = f"train.py({number}): train"
+    summary = Mock(lines=[Mock(line=line)], syncs=[], memory=[])
+    assert code_of(capture, summary) == {line: "loss.backward()"}
+    assert code_of(BEFORE, summary) == {}

@@ -71,6 +71,18 @@ def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
     assert "needed 2.00x less memory at its peak" in results["gain"].sentence
 
 
+@pytest.mark.parametrize(("reported", "named"), [(4.21, True), (4.31, False), (3.99, False)])
+def test_a_gain_that_the_report_works_out_stands_beside_the_measured_ones(reported, named):
+    """As a learner who has just read the report compares them."""
+    loader = Switch("loader", "input-bound", "Load ahead.", 4.0, [54])
+    case = Case("c", "C", 2, "", "", "input-bound", 10.0, {}, [loader], entire=4.3)
+    answers = {"cause": "input-bound", "evidence": 0.5, "line": 54, "gain": 4.0}
+    figures = {"idle_input_share": 0.5, "largest_gain_ratio": reported}
+    (gain,) = (each for each in grade_case(case, answers, figures) if each.id == "gain")
+    told = f"The report's {reported:.2f}x is worked out from the capture alone." in gain.sentence
+    assert told is named
+
+
 @pytest.mark.parametrize(
     ("cause", "shown", "right", "wrong"),
     [

@@ -110,12 +110,19 @@ def test_a_case_takes_one_answer_and_then_another_is_drawn(tmp_path):
     assert [case.named for case in siblings.load_siblings(workspace)] == [False, None]
 
 
+def test_the_reports_gain_stands_beside_a_measured_one():
+    spec = SiblingSpec(cause="copy-bound", gain=1.74)
+    summary = Mock(findings=[Mock(expected_gain_ratio=1.65)])
+    _, gain = grade_sibling(spec, {"cause": "copy-bound", "gain": 1.65}, summary)
+    assert "the 1.74x measured without the cause. The report's 1.65x is" in gain.sentence
+
+
 def test_a_cause_is_named_whatever_gain_goes_with_it():
     spec = SiblingSpec(cause="copy-bound", gain=2.0)
     for answers, named in (
         ({"cause": "copy-bound", "gain": 9.0}, True),
         ({"cause": "input-bound", "gain": 2.0}, False),
     ):
-        results = grade_sibling(spec, answers, Mock())
+        results = grade_sibling(spec, answers, Mock(findings=[]))
         assert [each.holds for each in results].count(False) == 1
         assert GradedCase(results, spec.cause, 2.0, measured=True).named is named

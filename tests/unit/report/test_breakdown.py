@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,14 +14,20 @@ from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.breakdown import (
     Part,
+    costly_lines,
+    describe_lead,
     describe_removal,
     describe_steps,
+    leading_part,
     line_label,
     wall_parts,
 )
+from bottleneck_lab.trace import load
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
 from . import made_up_capture
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
 
 def test_the_parts_sum_to_the_wall_time():
@@ -73,18 +80,48 @@ def test_a_line_names_its_rank_where_there_are_several():
 @pytest.mark.parametrize(
     ("gain", "says"),
     [
-        (2.0, "at most 2.00x as fast. A fix that also"),
-        (2.5, "more than 1 / (1 − share) = 2.00x, as other pauses"),
-        (1.5, "less than 1 / (1 − share) = 2.00x, as something else"),
+        (2.0, "leave 5.00 ms of 10.0 ms: the run would be at most 2.00x as fast. A fix that also"),
+        (2.5, "leave 4.00 ms of 10.0 ms: the run would be at most 2.50x as fast. The other parts"),
+        (2.5, "sum to 5.00 ms, which alone would be 2.00x, but some of them would then pass at"),
+        (1.5, "sum to 5.00 ms, which alone would be 2.00x, but queued kernels also have pauses"),
         (1.0, "would not make the run faster: something else"),
     ],
 )
-def test_a_gain_that_the_share_does_not_give_is_explained(gain, says):
-    half = Part("idle-launch", "idle: launch", "gap-launch", "", ns=5, share=0.5)
-    assert says in describe_removal(half, gain, "the run", None)
+def test_a_gain_is_derived_and_explained_where_the_share_does_not_give_it(gain, says):
+    half = Part("idle-launch", "idle: launch", "gap-launch", "", ns=10_000_000, share=0.5)
+    text = describe_removal(half, gain, 20_000_000, "the run", None, devices=2)
+    assert says in text.replace(" on each device", "")
+
+
+def test_a_block_that_is_nearly_everything_has_its_ceiling_too():
+    """With 95% idle, as with 30%: what removing it leaves, and how many times as fast that is."""
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    (use,) = summary.devices
+    part = leading_part(wall_parts(summary.devices))
+    assert part.cause == "launch"
+    ns = use.wall_ns * 95 // 100
+    summary = msgspec.structs.replace(summary, gains={part.key: 16.0}, findings=[])
+    (sentence,) = describe_lead(summary, replace(part, ns=ns, share=0.95))
+    assert "at most 16.00x as fast" in sentence
+    assert describe_lead(msgspec.structs.replace(summary, gains={}), part) == []
 
 
 def test_transfers_that_others_are_waited_for_beside_gain_nothing():
     sent = Part("communication", "communicating only", "comm", "", ns=5, share=0.5)
     waits = CollectiveWaits(collectives=3, waiting_ns=4, transfer_ns=1, late=[])
-    assert "ranks would still wait" in describe_removal(sent, 1.0, "the run", waits)
+    assert "ranks would still wait" in describe_removal(sent, 1.0, 10, "the run", waits)
+
+
+@pytest.mark.parametrize(("busy_share", "first"), [(0.1, "slow.py(1): f"), (0.9, "big.py(2): f")])
+def test_lines_are_listed_by_the_time_that_matters(busy_share, first):
+    """A line that the host is slow in, and one that launches long work."""
+    summary = summarise(made_up_capture.capture())
+    use = msgspec.structs.replace(summary.devices[0], busy_ns=int(busy_share * summary.wall_ns))
+    lines = [
+        LineRow("big.py(2): f", 1, host_ns=5, device_ns=90, exact=True),
+        LineRow("slow.py(1): f", 1, host_ns=80, device_ns=3, exact=True, backward_ns=1000),
+    ]
+    summary = msgspec.structs.replace(summary, devices=[use], lines=lines)
+    (ns, row), *_ = costly_lines(summary)[0]
+    assert (row.line, ns) == (first, 80 if busy_share < 0.5 else 90)
+    assert costly_lines(summary)[1] is (busy_share > 0.5)

@@ -27,7 +27,13 @@ from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.breakdown import wall_parts
-from bottleneck_lab.report.comparison_words import format_between, format_ratio
+from bottleneck_lab.report.comparison_words import (
+    describe_headline,
+    describe_speedup,
+    format_between,
+    format_ratio,
+    shown_changes,
+)
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.selection import render_selection
@@ -209,6 +215,67 @@ def test_a_comparison_shows_memory_before_and_after(draw):
     assert "at the peak" not in draw(render_comparison, compare(growing, even))
 
 
+def test_a_comparison_in_a_lab_about_memory_begins_with_memory(draw):
+    growing = load(CAPTURES / "synthetic-growth.json.gz")
+    comparison = compare(growing, growing)
+    (use,) = comparison.memory
+    halved = replace(use, peak_bytes=(272 << 20, 136 << 20))
+    for of_memory, memory, first in (
+        (True, [halved], "Less memory at the peak: 272.0 MiB → 136.0 MiB (2.00x)"),
+        (True, [use], "Memory hardly different at the peak: 272.0 MiB → 272.0 MiB (1.00x)"),
+        (True, [], describe_speedup(comparison)),
+        (False, [halved], describe_speedup(comparison)),
+    ):
+        (lines, outcome) = describe_headline(
+            replace(comparison, of_memory=of_memory, memory=memory)
+        )
+        assert lines[0] == first
+        assert (outcome == "better") is (lines[0].startswith("Less"))
+    shown = draw(render_comparison, replace(comparison, of_memory=True))
+    assert "Time: Hardly different: 1.00x" in shown
+
+
+def test_an_emulated_kernel_beside_its_operator_is_not_listed_twice():
+    capture = made_up_capture.capture()
+    comparison = compare(capture, made_up_capture.capture(wait_ms=1))
+    row = replace(comparison.changes[0], outcome="better")
+    changes = [
+        replace(row, group="operator", what="aten::mm"),
+        replace(row, group="kernel", what="emulated: mm"),
+        replace(row, group="kernel", what="emulated: all_reduce"),
+        replace(row, group="kernel", what="gemm"),
+    ]
+    comparison = replace(comparison, changes=changes)
+    assert [change.what for change in shown_changes(comparison, "kernel")] == [
+        "emulated: all_reduce",
+        "gemm",
+    ]
+    assert shown_changes(comparison, "operator") == changes[:1]
+
+
+def test_of_many_changes_one_that_is_new_is_among_those_listed():
+    comparison = compare(made_up_capture.capture(), made_up_capture.capture(wait_ms=1))
+    row = replace(comparison.changes[0], group="operator", outcome="better")
+    gone = [replace(row, what=f"aten::old{number}", after=0.0) for number in range(9)]
+    new = replace(row, what="aten::bmm", before=0.0, outcome="worse")
+    listed = shown_changes(replace(comparison, changes=[*gone, new]), "operator")
+    assert [change.what for change in listed][-2:] == ["aten::old6", "aten::bmm"]
+
+
+def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_place(draw):
+    summary = replace(summarise(load(CAPTURES / "synthetic-growth.json.gz")), of_memory=True)
+    slow = made_up_capture.with_one_finding(summary).findings[0]
+    growing = [each for each in summary.findings if each.id == "memory-growth"]
+    text = draw(render_summary, replace(summary, findings=[*growing, slow]))
+    assert text.index("Memory held over time") < text.index("Where did the wall time go?")
+    assert text.count("Memory held over time") == 1
+    assert "Where most time is lost" not in text
+    assert "First finding: Memory grows from step to step (memory, not time)." in text
+    words_ = " ".join(text.split())
+    assert f"this lab doesn't ask for: {slow.title} (at most 2.00x)." in words_
+    assert slow.advice not in words_
+
+
 def test_a_comparison_counts_waits_as_a_check_does(draw):
     sync, other = (load(CAPTURES / f"synthetic-{name}.json.gz") for name in ("sync", "input"))
     comparison = compare(sync, other)
@@ -255,14 +322,14 @@ def test_a_capture_without_any_event_is_drawn(draw):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "shown"), [(1.5, "1.50x"), (126_836.0, "–"), (0.0001, "–"), (0.02, "0.02x")]
+    ("ratio", "shown"), [(1.5, "1.50x"), (126_836.0, ">100x"), (0.0001, "<0.01x"), (0.02, "0.02x")]
 )
-def test_a_ratio_to_next_to_nothing_is_not_printed(ratio, shown):
+def test_a_ratio_to_next_to_nothing_is_a_bound(ratio, shown):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     change = compare(before, after).changes[0]
     change = replace(change, ratio=ratio, low=ratio, high=ratio, before=ratio, after=1.0)
     assert format_ratio(change) == shown
-    assert bool(format_between(change)) == (shown not in ("–", "gone", "new"))
+    assert bool(format_between(change)) == (shown[0] not in "<>")
 
 
 def test_a_ratio_that_the_times_beside_it_contradict_is_not_printed():
@@ -319,15 +386,23 @@ def test_inside_other_idle_time_is_where_the_host_was_meanwhile_and_it_sums_up(d
     assert sum(shares) == pytest.approx(100 * part.share, abs=0.2)
 
 
-def test_inside_idle_time_of_launching_are_the_lines_that_launch_and_not_the_loader(draw):
+def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw):
+    """The lines' own time is longer than the block: only what the device was idle for is in it.
+    The price that the modelled host charges each step is named and explained.
+    """
     summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
-    lines = [LineRow("train.py(9): train", 5, summary.wall_ns // 2, 0)]
-    shares = {"enumerate(DataLoader)#__next__": 0.04}
-    summary = replace(summary, lines=lines, range_shares=shares)
+    (use,) = summary.devices
+    price = "a step besides its operators (modelled)"
+    inside = [("train.py(9): train", use.wall_ns // 4), (price, use.wall_ns // 10)]
+    causes = [replace(use.gap_causes[0], idle_ns=use.wall_ns // 2, inside=inside)]
+    assert causes[0].cause == "launch"
+    lines = [LineRow("train.py(9): train", 5, use.wall_ns, 0)]
+    summary = replace(summary, devices=[replace(use, gap_causes=causes)], lines=lines)
     text = draw(render_summary, summary).split("3  What is inside it")[1].split("\n\n")[0]
-    assert "train.py(9): train" in text
-    assert "DataLoader" not in text
-    assert re.search(r"It is the sum of [\d,]+ gaps, ", text)
+    rows = dict(re.findall(r"^ +([\d.]+%) +[\d.]+ \S+ \S+ (.+)$", text, re.MULTILINE))
+    assert rows == {"25.0%": "train.py(9): train", "10.0%": price, "15.0%": "everything else"}
+    assert f"'{price}' is what the model of the host charges" in " ".join(text.split())
+    assert re.search(r"This block is the sum of [\d,]+ gaps, ", text)
     assert "--gap" not in text
 
 

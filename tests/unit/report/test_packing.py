@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.page.lanes import Events, find_lanes
 from bottleneck_lab.report.page.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
+from bottleneck_lab.trace.names import LINES_OF
+from bottleneck_lab.trace.timeline import Thread
 
 from . import made_up_capture
 
@@ -141,3 +144,10 @@ def test_an_empty_capture_packs():
 def test_emulated_devices_are_marked_in_the_lanes(emulated):
     head = pack_timeline(analyse(made_up_capture.capture(emulated=emulated))).head
     assert any("emulated" in lane["group"] for lane in head["lanes"]) == emulated
+
+
+def test_the_lane_of_a_threads_lines_says_whose_they_are():
+    capture = analyse(made_up_capture.capture())
+    own = replace(capture.timeline, threads=(Thread(0, "100", f"{LINES_OF}101", ""),))
+    groups = {lane["group"] for lane in pack_timeline(capture._replace(timeline=own)).head["lanes"]}
+    assert any(group.endswith("lines of Python of thread 101") for group in groups)

@@ -153,10 +153,11 @@ class _Waiting:
         waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
         self._waits = waits = waits.where(iv.covered_within(host.sync, *waits) > 0)
         # From one wait's end to the next one's: the host's own time until it waits again, what the
-        # device then worked, and how long it was idle.
+        # device then worked, and how long it was idle. Idle time inside the wait is the wait's own:
+        # counted here, it would add up over the steps until time after a wait seemed due to it.
         returned, again, done = waits.end[:-1], waits.start[1:], waits.end[1:]
-        idled = iv.covered_within(idle, returned, done)
-        slow = _host_bound(again - returned, done - returned - idled, idled)
+        worked = done - returned - iv.covered_within(idle, returned, done)
+        slow = _host_bound(again - returned, worked, iv.covered_within(idle, returned, again))
         self._held_up = iv.Intervals(returned, again).where(~slow)
         self._host_bound = iv.Intervals(returned, done).where(slow)
 

@@ -17,13 +17,16 @@ LARGEST = 20
 """Number of gaps that are listed."""
 LEAST_LINE_SHARE = 0.05
 """The lines of a cause below this share (0-1) of the time are not looked for."""
+IN_OPERATORS = ("launch", "synchronisation", "copy", "allocation", "host")
+"""Causes that operators show better than the ranges around them, where no lines were recorded."""
 
 
 class GapCause(msgspec.Struct, frozen=True):
     """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one
     sentence; `sure` says what the cause rests on; `line` is the user's own code that ran for most
     of it, or the operator in work on the host; empty where neither was recorded. `inside`: the
-    lines or marked ranges that the host was in meanwhile, each with its part of `idle_ns`.
+    lines, operators or marked ranges that the host was in meanwhile, each with its part of
+    `idle_ns`.
     """
 
     cause: Cause
@@ -97,7 +100,8 @@ def _explain(
     )
     line, inside = "", []
     if share >= LEAST_LINE_SHARE:
-        inside = places_during(timeline, part, time.rank)
+        in_operators = cause in IN_OPERATORS
+        inside = places_during(timeline, part, time.rank, in_operators=in_operators)
         line = lines_during(timeline, part, time.rank)
         if not line and cause == "host":
             line = operator_during(timeline, part, time.rank)

@@ -39,10 +39,11 @@ _LIBRARY = re.compile(
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
 _ENGINE = re.compile(r"^autograd::")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
 _AT_LINE = re.compile(r"\(\d+\): ")
 _FOLDERS = re.compile(r"^[^()]*/")
 
+LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
+"""The name of a line of the user's own Python, "train.py(31): train": file, number, function."""
 NAMED_SHARE = 0.3
 """A function is named as the place of a loss where it ran for this share (0-1) of it or more."""
 NAMED_LINE_SHARE = 0.15
@@ -73,8 +74,8 @@ class LineRow(msgspec.Struct, frozen=True):
 
 
 def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
-    """Return the user's own lines by device time and then time on the host. Empty unless the
-    capture was made with stacks.
+    """Return the user's own lines by the longer of their time on the device and on the host. Empty
+    unless the capture was made with stacks.
     """
     if not len(timeline.python):
         return []
@@ -82,7 +83,7 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     for track, thread in _tracks(timeline):
         rows += _of_track(timeline, calls, track, thread)
     rows = rows or _of_functions(timeline, calls)
-    return sorted(rows, key=lambda row: (-row.device_ns, -row.host_ns - row.backward_ns))[:top]
+    return sorted(rows, key=lambda row: -max(row.device_ns, row.host_ns + row.backward_ns))[:top]
 
 
 def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
@@ -90,8 +91,8 @@ def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
     lines were recorded, when it was in operators on the thread on which they take longest.
     """
     python, operators = timeline.python, timeline.operators
-    tracks, window = [track for track, _ in _tracks(timeline)], host_window(timeline, rank)
-    rows = take(python, np.isin(python.thread, tracks) & (python.rank == rank))
+    window = host_window(timeline, rank)
+    rows = take(python, np.isin(python.thread, line_tracks(timeline)) & (python.rank == rank))
     if len(rows):
         lengths = np.minimum(rows.end, window.end) - np.maximum(rows.start, window.start)
         totals = np.bincount(rows.name, weights=np.maximum(lengths, 0))
@@ -162,7 +163,7 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     sums = _time_by_line(timeline, stretches, rank)
     functions: dict[tuple[str, str], dict[int, float]] = {}
     for name in np.flatnonzero(sums).tolist():
-        match = _LINE.match(timeline.strings[name])
+        match = LINE.match(timeline.strings[name])
         if match:
             file, number, function = match.groups()
             functions.setdefault((file, function), {})[int(number)] = float(sums[name])
@@ -189,20 +190,29 @@ def _time_by_line(timeline: Timeline, stretches: iv.Intervals, rank: int) -> Flo
 
 
 def places_during(
-    timeline: Timeline, stretches: iv.Intervals, rank: int, top: int = 10
+    timeline: Timeline,
+    stretches: iv.Intervals,
+    rank: int,
+    *,
+    in_operators: bool = False,
+    top: int = 10,
 ) -> list[tuple[str, int]]:
     """Return where the host was in these stretches and for how long, ns, longest first: on the
-    user's own lines or, where none were recorded, in marked ranges that no other encloses.
+    user's own lines and, where none were recorded, in operators (if `in_operators`) and in marked
+    ranges, of each those that no other encloses. A moment counts once for each launching thread.
     """
     sums = _time_by_line(timeline, stretches, rank)
-    if not sums.any():
-        ranges = timeline.ranges
-        threads = np.array(launching_threads(timeline, rank), dtype=np.int64)
-        mine = np.isin(ranges.thread, threads) & ~named(timeline, ranges, STEP_NAME)
-        ranges = take(ranges, mine)
-        ranges = take(ranges, outermost(ranges))
-        ran = iv.covered_within(stretches, ranges.start, ranges.end)
-        sums += np.bincount(ranges.name, weights=ran, minlength=len(sums))
+    threads = np.array(launching_threads(timeline, rank), dtype=np.int64)
+    lines = np.isin(timeline.python.thread, line_tracks(timeline))
+    left = iv.subtract(stretches, union_of(timeline.python, lines & (timeline.python.rank == rank)))
+    for table in (timeline.operators, timeline.ranges) if in_operators else (timeline.ranges,):
+        mine = np.isin(table.thread, threads) & ~named(timeline, table, STEP_NAME)
+        # What encloses a row that ran meanwhile ran meanwhile too.
+        rows = take(table, mine & (iv.covered_within(left, table.start, table.end) > 0))
+        rows = take(rows, outermost(rows))
+        ran = iv.covered_within(left, rows.start, rows.end)
+        sums += np.bincount(rows.name, weights=ran, minlength=len(sums))
+        left = iv.subtract(left, iv.union(rows.start, rows.end))
     longest = np.argsort(-sums, kind="stable")[:top]
     return [(timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]]
 
@@ -228,6 +238,11 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:
         return ""
     return timeline.strings[most]
+
+
+def line_tracks(timeline: Timeline) -> list[int]:
+    """Return the numbers of the tracks that hold the lines that ran, among `timeline.threads`."""
+    return [track for track, _ in _tracks(timeline)]
 
 
 def _tracks(timeline: Timeline) -> list[tuple[int, int]]:

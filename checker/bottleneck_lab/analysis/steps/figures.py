@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
 from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.host.lines import line_tracks
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
     CallTree,
@@ -46,7 +47,7 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
-Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
+Group = Literal["step", "device", "gap", "range", "line", "operator", "kernel", "copy", "sync"]
 Key = tuple[Group, str]
 """(group, name): ("kernel", "gemm"), ("gap", "input")."""
 Series = dict[Key, Floats64]
@@ -88,6 +89,7 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
         operators,
         _range_series(steps, count),
         _wait_series(timeline, edges, ends, count),
+        _line_series(timeline, edges, ends, count),
     ):
         series |= part
     return StepFigures(count, series, origins)
@@ -217,6 +219,19 @@ def _wait_series(
     return {
         ("sync", timeline.strings[name]): values / share
         for name, values in _sums(waits.name, step, lengths, count)
+    }
+
+
+def _line_series(
+    timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
+) -> Series:
+    """Return the host's time on each of the user's own lines by step, where lines were recorded."""
+    python, share = timeline.python, max(len(edges), 1)
+    step = _step_of(python, python.start, edges, ends, count)
+    step[~np.isin(python.thread, line_tracks(timeline))] = -1
+    return {
+        ("line", timeline.strings[name]): values
+        for name, values in _sums(python.name, step, python.end - python.start, count, share)
     }
 
 

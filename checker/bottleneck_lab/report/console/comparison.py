@@ -4,18 +4,20 @@ noise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.analysis.compare import Comparison, FigureChange
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     FINDINGS,
     GROUPS,
     describe_differences,
+    describe_headline,
     describe_memory,
     describe_samples,
-    describe_speedup,
     describe_waits,
     format_between,
     format_change_time,
@@ -32,11 +34,13 @@ _STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow
 def render_comparison(comparison: Comparison, console: Console) -> None:
     """Print the step first, then every part of it that changed by more than the noise."""
     sheet = Sheet(console)
-    style = _STYLES[comparison.outcome]
+    headline, outcome = describe_headline(comparison)
+    style = _STYLES[outcome]
     sheet.rule(style)
     for line in describe_differences(comparison):
         sheet.line(line, indent=1, style="yellow")
-    sheet.line(describe_speedup(comparison), style=f"bold {style}".strip(), indent=1)
+    for line in headline:
+        sheet.line(line, style=f"bold {style}".strip(), indent=1)
     sheet.rule(style)
     if comparison.emulated:
         sheet.line(words.EMULATED, indent=1, style="yellow")
@@ -55,22 +59,27 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         often = describe_waits(comparison) if group == "sync" else ""
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
-        for change in changes:
-            # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
-            before, after = format_change_time(change.before), format_change_time(change.after)
-            interval = format_between(change)
-            between = f"({interval})" if interval else ""
-            figures = sheet.safe(
-                f"{format_ratio(change):>7} {between:13} {before:>8} → {after:<8} "
-            )
-            room = sheet.width - len(figures) - 13
-            outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
-            sheet.write(
-                Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room))
-            )
+        _print_changes(sheet, changes, kernels)
     for field, title in FINDINGS.items():
         titles = getattr(comparison, field)
         if titles:
             sheet.heading(title)
             for name in titles.values():
                 sheet.line(f"{name}.", indent=1)
+
+
+def _print_changes(
+    sheet: Sheet, changes: Sequence[FigureChange], kernels: Mapping[str, str]
+) -> None:
+    """Print the changes of one group, a line each."""
+    for change in changes:
+        # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
+        before, after = format_change_time(change.before), format_change_time(change.after)
+        interval = format_between(change)
+        between = f"({interval})" if interval else ""
+        figures = sheet.safe(f"{format_ratio(change):>7} {between:13} {before:>8} → {after:<8} ")
+        room = sheet.width - len(figures) - 13
+        outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
+        sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room)))
+    for sentence in words.describe_fixed_prices(change.what for change in changes):
+        sheet.line(sentence, indent=1, style="dim")

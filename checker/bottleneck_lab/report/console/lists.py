@@ -9,6 +9,7 @@ from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
+    costly_lines,
     costly_operators,
     describe_late_ranks,
     describe_lines,
@@ -236,26 +237,13 @@ def print_intensities(sheet: Sheet, summary: Summary) -> None:
 
 def print_lines(sheet: Sheet, summary: Summary) -> None:
     """Print the reader's own Python, where stacks were recorded."""
-    on_device = any(row.device_ns for row in summary.lines)
+    rows, on_device = costly_lines(summary)
     wall = sum(use.wall_ns for use in summary.devices) or 1
-    rows = sorted(
-        (
-            (
-                row.device_ns if on_device else row.host_ns + row.backward_ns,
-                line_label(summary, row),
-                summary.code.get(row.line, ""),
-            )
-            for row in summary.lines
-        ),
-        reverse=True,
-    )
     if rows:
-        sheet.heading(
-            f"{describe_lines(summary)}, by"
-            f" {'device time launched' if on_device else 'time spent in them'}"
-        )
-    for ns, line, code in rows[:TOP]:
-        sheet.ranked(line, ns / wall, words.format_duration(ns), code)
+        sheet.heading(describe_lines(summary, on_device=on_device))
+    for ns, row in rows[:TOP]:
+        code = summary.code.get(row.line, "")
+        sheet.ranked(line_label(summary, row), ns / wall, words.format_duration(ns), code)
 
 
 def print_findings(sheet: Sheet, summary: Summary) -> None:
@@ -266,7 +254,10 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
         sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
     if not summary.findings:
         sheet.line(words.MEASURES if summary.measures else words.NO_FINDINGS, indent=1)
-    for number, finding in enumerate(summary.findings, start=1):
+    # In a lab about memory, what costs time is named and no more.
+    beside = [each for each in summary.findings if summary.of_memory and each.share_of_wall > 0]
+    shown = [each for each in summary.findings if each not in beside]
+    for number, finding in enumerate(shown, start=1):
         gain = words.describe_gain(finding)
         sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
@@ -274,5 +265,8 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
             sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
         if finding.advice:
             sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
+    if beside:
+        named = "; ".join(f"{each.title} ({words.describe_gain(each)})" for each in beside)
+        sheet.line(f"Of time, which this lab doesn't ask for: {named}.", indent=1, style="dim")
     if summary.findings and summary.remedies_later:
         sheet.line(words.REMEDIES_LATER, indent=1)

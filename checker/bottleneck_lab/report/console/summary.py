@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
-from bottleneck_lab.analysis.findings import LEAST_GAIN
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -19,11 +18,12 @@ from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_collectives,
     describe_devices,
-    describe_removal,
+    describe_lead,
     describe_scope,
     describe_steps,
     device_names,
     group_alike,
+    leading_part,
     wall_parts,
 )
 from bottleneck_lab.report.console.lists import (
@@ -43,17 +43,11 @@ from bottleneck_lab.report.console.lists import (
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
 
-# Idle time below this share is no block to look at first.
-_LOST = 0.1
-
-# If one block is nearly everything, the gain from removing it says nothing; what is inside it
-# does.
-_NEARLY_ALL = 0.9
-
 _MARK_COLUMNS = 5
 _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
 _WAITED = "Where the host waited, by share of the recording"
+_REST = "everything else"
 
 
 def render_summary(summary: Summary, console: Console) -> None:
@@ -61,17 +55,17 @@ def render_summary(summary: Summary, console: Console) -> None:
     sheet = Sheet(console)
     parts = wall_parts(summary.devices)
     _print_title(sheet, summary)
+    if summary.of_memory:
+        print_memory(sheet, summary)
     _print_parts(sheet, summary, parts)
     _print_strips(sheet, summary)
     if summary.blind:
         _print_evidence(sheet, summary)
-    elif parts:
-        # The part to look at first: the largest that is not work, if it is 10% or more.
-        lost = [part for part in parts if part.key != "compute" and part.share >= _LOST]
-        lead = lost[0] if lost else parts[0]
+    elif not summary.of_memory and (lead := leading_part(parts)):
         _print_biggest(sheet, summary, lead)
         _print_inside(sheet, summary, lead)
-    print_memory(sheet, summary)
+    if not summary.of_memory:
+        print_memory(sheet, summary)
     print_workers(sheet, summary)
     print_serving(sheet, summary)
     print_generation(sheet, summary)
@@ -115,7 +109,8 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         scope = f" {scope}"
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
         sheet.line(
-            f"Costliest finding: {finding.title} ({words.describe_gain(finding)}{scope}).",
+            f"{'First' if finding.share_of_wall <= 0 else 'Costliest'} finding: {finding.title}"
+            f" ({words.describe_gain(finding)}{scope}).",
             indent=1,
             style="bold",
         )
@@ -179,6 +174,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.heading(f"The main thread in a step, by the ranges marked in it{whose}")
     for name, share in shares:
         sheet.ranked(name, share, words.format_duration(share * summary.step_mean_ns))
+    for sentence in words.describe_fixed_prices(name for name, _ in shares):
+        sheet.line(sentence, indent=2)
     wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
     contents = {
@@ -216,27 +213,17 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
         title = "The biggest block"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
-    wall = sum(use.wall_ns for use in summary.devices)
-    working = sum(use.working_ns for use in summary.devices)
-    gain = summary.gains.get(biggest.key)
-    if gain is not None and biggest.ns < _NEARLY_ALL * working:
-        whole = "the run"
-        if working < wall:
-            whole = "the part between the first and the last work"
-        sheet.line(describe_removal(biggest, gain, whole, summary.collective_waits), indent=3)
-    first = next(iter(summary.findings), None)
-    if gain is not None and first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
-        sheet.line(
-            f"The first finding below gains more ({words.describe_gain(first)}): what it costs is"
-            " spread over several of these parts, or holds up others.",
-            indent=3,
-        )
+    for line in describe_lead(summary, biggest):
+        sheet.line(line, indent=3)
 
 
 def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     sheet.heading("3  What is inside it, by share of the recording")
-    for row in _inside(summary, lead):
+    rows = _inside(summary, lead)
+    for row in rows:
         sheet.ranked(*row)
+    for sentence in words.describe_fixed_prices(name for name, *_ in rows):
+        sheet.line(sentence, indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
@@ -249,7 +236,7 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
         print_gaps(sheet, summary, longest, 3)
     if lead.key == "communication":
         print_late_ranks(sheet, summary)
-    if lead.cause != "synchronisation" and summary.syncs:
+    if summary.syncs:
         # A few waits may be all that is left of a cause.
         sheet.heading(_WAITED)
         for name, ns, code in _waits(summary)[:TOP]:
@@ -262,7 +249,7 @@ def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
     gaps = sum(part.gaps for part in causes if part.cause == lead.cause)
     if gaps:
         mean = words.format_duration(lead.ns / gaps)
-        sheet.line(f"It is the sum of {gaps:,} gaps, {mean} each on average.", indent=2)
+        sheet.line(f"This block is the sum of {gaps:,} gaps, {mean} each on average.", indent=2)
     print_launches(sheet, summary)
 
 
@@ -294,7 +281,7 @@ def _wall_ns(summary: Summary) -> int:
 
 def _inside(summary: Summary, biggest: Part) -> list[Row]:
     """Return the largest contents of the block: name, share of the whole time, time, and the source
-    of a line.
+    of a line. What stands inside idle time sums to it.
     """
     wall = _wall_ns(summary)
     return [
@@ -308,9 +295,9 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     line.
     """
     rows: list[tuple[str, int, str]]
-    if biggest.cause == "synchronisation":
-        rows = _waits(summary)
-    elif "copy" in biggest.key:
+    if biggest.cause:
+        return _host_during(summary, biggest)
+    if biggest.key == "copy":
         rows = [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
             for row in summary.copies
@@ -318,19 +305,12 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     elif biggest.key == "communication":
         # The block is time with no computation in parallel: only that part of each is inside it.
         rows = [(name, ns, "") for name, _, ns in describe_collectives(summary) if ns]
-    elif biggest.key == "compute" and summary.cpu_only:
+    elif summary.cpu_only:
         rows = [(row.name, row.self_ns, "") for row in summary.operators]
-    elif biggest.key == "compute":
+    else:
         short = short_names(row.name for row in summary.kernels)
         kernels = [row for row in summary.kernels if not row.communication]
         rows = [(short[row.name], row.total_ns, "") for row in kernels]
-    elif biggest.cause == "launch":
-        # Ranges say nothing of it: those of the loader belong to another cause. What launches is
-        # where the host spends its time: lines or, where none were recorded, operators.
-        rows = [(row.line, row.host_ns, summary.code.get(row.line, "")) for row in summary.lines]
-        rows = rows or [(row.name, row.self_ns, "") for row in summary.operators]
-    else:
-        return _host_during(summary, biggest)
     return sorted(rows, key=lambda row: -row[1])[:TOP]
 
 
@@ -346,5 +326,5 @@ def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
     longest = times.most_common(TOP)
     rest = idle.ns - sum(ns for _, ns in longest)
     if longest and rest > _wall_ns(summary) // 1000:
-        longest.append(("elsewhere", rest))
+        longest.append((_REST, rest))
     return [(name, ns, summary.code.get(name, "")) for name, ns in longest]

@@ -51,7 +51,7 @@ def criterion_bar(criterion: CriterionResult) -> Markup | None:
 
 
 def gain_bars(predicted: float, measured: float | None) -> Markup:
-    """Draw predicted above measured speed-up, on one scale."""
+    """Draw the predicted gain, in speed or in memory, above the measured one, on one scale."""
     end = max(predicted, measured or 0.0, 1.0) * 1.15
     rows = []
     for row, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
@@ -64,7 +64,7 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
             box(0.24, y + 3, width, 18, "fill-value"),
             text(figure, (0.25 + width, y + 16)),
         ]
-    return chart("Predicted and measured speed-up", 56, rows)
+    return chart("Predicted and measured gain", 56, rows)
 
 
 def memory_chart(use: MemoryUse) -> Markup | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     FINDINGS,
     GROUPS,
     describe_differences,
+    describe_headline,
     describe_memory,
     describe_samples,
-    describe_speedup,
     describe_waits,
     format_between,
     format_change_time,
@@ -37,8 +38,8 @@ def comparison_section(comparison: Comparison) -> Section:
     if memory:
         tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
     for group, title in GROUPS.items():
-        rows = []
-        for change in shown_changes(comparison, group):
+        changes, rows = shown_changes(comparison, group), []
+        for change in changes:
             outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
             rows.append(
                 [
@@ -60,12 +61,15 @@ def comparison_section(comparison: Comparison) -> Section:
                     numeric={1, 2, 3, 4},
                 )
             )
+        prices = words.describe_fixed_prices(change.what for change in changes)
+        tables += [tag("p", sentence, class_="soft") for sentence in prices]
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for field, title in FINDINGS.items()
         if (titles := getattr(comparison, field))
     ]
-    lead = " ".join([f"{describe_speedup(comparison)}.", *describe_samples(comparison)])
+    headline, _ = describe_headline(comparison)
+    lead = " ".join([*(f"{line}." for line in headline), *describe_samples(comparison)])
     return section(
         "compare",
         "Before and after",

@@ -12,17 +12,19 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
+    describe_lead,
     describe_scope,
     describe_steps,
     group_alike,
     label_devices,
+    leading_part,
     step_parts,
     wall_parts,
 )
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, Section, join, table, tag
 from bottleneck_lab.report.page.steps_chart import steps_chart
-from bottleneck_lab.report.page.tables import NARROW, TOP, WIDE
+from bottleneck_lab.report.page.tables import NARROW, TOP, WIDE, memory_tables
 from bottleneck_lab.report.page.verdict import section
 
 # How many colours page.css has for ranges; the seventh range has the first's again.
@@ -89,7 +91,10 @@ def _wall_time(summary: Summary) -> Markup:
         many = f" of all {len(summary.devices)} devices"
     head = ["part", "share", "time", "what happened"]
     caption = f"Wall time{many}, by activity"
-    return join([bar, table(head, rows, caption=caption, numeric={1, 2})])
+    lead = leading_part(parts)
+    sentences = [] if lead is None or summary.of_memory else describe_lead(summary, lead)
+    ceiling = tag("p", f"{lead.label}: {' '.join(sentences)}") if lead and sentences else None
+    return join([bar, table(head, rows, caption=caption, numeric={1, 2}), ceiling])
 
 
 def _figures(summary: Summary) -> Markup:
@@ -100,17 +105,20 @@ def _figures(summary: Summary) -> Markup:
     idle = sum(use.idle_ns for use in summary.devices) / wall
     states = ("operators running", "no operator running")
     if not summary.cpu_only:
-        states = ("device busy", "device idle")
-    shown = {states[0]: words.format_share(busy)}
-    if worst:
+        states = ("device busy, computing or copying", "device idle")
+    shown = {}
+    for use in summary.memory[:1] if summary.of_memory else ():
+        shown["memory at the peak"] = words.format_bytes(use.peak_bytes)
+    shown[states[0]] = words.format_share(busy)
+    if worst and not summary.of_memory:
         shown[f"largest part that is lost: {worst.label}"] = words.format_share(worst.share)
     elif summary.blind:
         shown[states[1]] = words.format_share(idle)
     if summary.steps:
         shown["mean step"] = words.format_duration(summary.step_mean_ns)
-    if summary.findings and summary.findings[0].share_of_wall:
+    if summary.findings and summary.findings[0].share_of_wall > 0:
         gain = words.describe_gain(summary.findings[0])
-        shown["most that fixing the first finding can gain"] = gain
+        shown["as fast, without the time of the first finding"] = gain
     items = [tag("li", tag("b", figure), tag("span", what)) for what, figure in shown.items()]
     return tag("ul", items, class_="figures")
 
@@ -155,7 +163,8 @@ def _range_bar(summary: Summary) -> Markup | None:
         rows.append([_keyed("ground", REST), words.format_share_column(rest)])
     heading = tag("h3", "A step by the ranges marked in it") if drawn else None
     listed = table(["range", "share of the step"], rows, caption=caption, numeric={1})
-    return join([heading, drawn, listed])
+    prices = [tag("p", each, class_="soft") for each in words.describe_fixed_prices(shares)]
+    return join([heading, drawn, listed, *prices])
 
 
 def _keyed(colour: str, label: str) -> Markup:
@@ -189,7 +198,9 @@ def _finding(finding: Finding) -> Markup:
     if finding.advice:
         facts["What to try"] = finding.advice
     facts["Kind"] = finding.cause
-    cost = tag("small", f"{words.format_share(finding.share_of_wall)} of the time")
+    cost = tag("small", "memory, not time")
+    if finding.share_of_wall > 0:
+        cost = tag("small", f"{words.format_share(finding.share_of_wall)} of the time")
     listed = [join([tag("dt", name), tag("dd", text)]) for name, text in facts.items()]
     return tag(
         "div",
@@ -203,7 +214,9 @@ def operators_section(summary: Summary) -> Section | None:
     """Return the tables behind the summary: operators, kernels, the reader's own lines, waits,
     copies, launches, memory, ranks.
     """
-    wide = [build(summary) for build in WIDE]
+    # What a lab is about comes first.
+    order = sorted(WIDE, key=lambda build: summary.of_memory and build is not memory_tables)
+    wide = [build(summary) for build in order]
     narrow = [build(summary) for build in NARROW]
     if not any(wide) and not any(narrow):
         return None

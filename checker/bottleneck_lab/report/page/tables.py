@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
+    costly_lines,
     costly_operators,
     describe_collectives,
     describe_late_ranks,
@@ -123,18 +124,22 @@ def kernels_table(summary: Summary) -> Markup | None:
     """Render kernels by total time, longest first."""
     short = short_names(row.name for row in summary.kernels)
     wall = sum(use.wall_ns for use in summary.devices) or 1
+    occupied = any(row.occupancy >= 0 for row in summary.kernels)
     cells = [
         [
             _name(row.name, short[row.name]),
             f"{row.calls:,}",
             words.format_share_column(row.total_ns / wall),
             *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
-            "" if row.occupancy < 0 else f"{row.occupancy:.0f}%",
+            *(["" if row.occupancy < 0 else f"{row.occupancy:.0f}%"] if occupied else []),
         ]
         for row in summary.kernels[:TOP]
     ]
-    head = ["kernel", "calls", "share", "total", "mean", "longest", "occupancy"]
-    return _table(head, cells, "Top kernels, by share of the recording", numeric=range(1, 7))
+    head = ["kernel", "calls", "share", "total", "mean", "longest"]
+    if occupied:
+        head.append("occupancy")
+    title = "Top kernels, by share of the recording"
+    return _table(head, cells, title, numeric=range(1, len(head)))
 
 
 def roofline_table(summary: Summary) -> Markup | None:
@@ -180,9 +185,10 @@ def lines_table(summary: Summary) -> Markup | None:
     """Render the reader's own Python, where stacks were recorded."""
     on_device = any(row.device_ns for row in summary.lines)
     exact = any(row.exact for row in summary.lines)
-    head = ["where", "times", "in it"]
+    rows, by_device = costly_lines(summary)
+    head = ["where", "times", "host's time in it"]
     if on_device:
-        head.insert(2, "device")
+        head.insert(2, "device time launched")
     # torch.profiler alone records functions, which count no operators of their own.
     backward = exact and any(row.backward_ns for row in summary.lines)
     if exact:
@@ -190,7 +196,7 @@ def lines_table(summary: Summary) -> Markup | None:
     if backward:
         head += ["backward of these"]
     cells = []
-    for row in summary.lines[:TOP]:
+    for _, row in rows[:TOP]:
         where = _line(summary, row.line, line_label(summary, row))
         cell = [where, f"{row.calls:,}", words.format_duration(row.host_ns)]
         if on_device:
@@ -200,7 +206,9 @@ def lines_table(summary: Summary) -> Markup | None:
         if backward:
             cell.append(words.format_duration(row.backward_ns))
         cells.append(cell)
-    return _table(head, cells, describe_lines(summary), numeric=range(1, len(head)))
+    return _table(
+        head, cells, describe_lines(summary, on_device=by_device), numeric=range(1, len(head))
+    )
 
 
 def collectives_table(summary: Summary) -> Markup | None:
