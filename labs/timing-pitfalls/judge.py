@@ -18,6 +18,7 @@ import numpy as np
 
 from bottleneck_lab.grading.criteria import format_beside, format_figure
 from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, require_quiet
+from bottleneck_lab.measure.kinds.benchmark.trials import Counted
 
 CLAIMED = 0.95
 """How often an interval claims to contain the true cost."""
@@ -228,9 +229,12 @@ def profiled(settings: dict[str, Any]) -> Trial:
 
 
 def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
-    """Return what host and device did: name, whether it was the host, begin and end in seconds."""
+    """Return what host and device did: name, whether it was the host, begin and end in seconds.
+    Calls of the function say which of the four it is, and who times it.
+    """
+    names = {"function": f"function '{trial.name}', timed by {trial.benchmark}()"}
     return [
-        (name.removeprefix("host "), name.startswith("host "), begin, end)
+        (names.get(name, name.removeprefix("host ")), name.startswith("host "), begin, end)
         for name, begin, end in trial.device.rows
     ]
 
@@ -243,6 +247,19 @@ def practice_line(trial: Trial) -> str:
     ends = f"   interval {interval} µs" if interval else ""
     true = f"   true cost {1e6 * trial.cost_s:,.1f} µs"
     return f"{trial.name:8}{trial.benchmark:10}{1e6 * trial.answer[0]:12,.1f} µs{true}{ends}"
+
+
+def practice_summary(done: list[Trial], settings: dict[str, Any]) -> str:
+    """Return how many of the practice functions the learner's `benchmark` gets right."""
+    own = [trial for trial in done if trial.benchmark == "benchmark" and usable(trial)]
+    quiet = [trial for trial in own if not trial.noisy]
+    close = sum(trial.error <= settings["within"] for trial in quiet)
+    contained = sum(not trial.missed_by(settings["nearly"]) for trial in own)
+    return (
+        f"benchmark: {contained} of {len(own)} intervals contain the true cost. Where calls vary by"
+        f" less than 10%, {close} of {len(quiet)} estimates are within"
+        f" {format_figure(settings['within'], 'share')} of it."
+    )
 
 
 def usable(trial: Trial) -> bool:
@@ -278,11 +295,11 @@ def judge(
     if late:
         used_s, had_s = format_beside(late.device.used_s, late.device.budget_s)
         problem = f"{late.name} used the machine for {used_s} s, and had {had_s} s."
+        # The trials ended early: too few functions for another criterion to hold.
+        short = f" Counted up to {late.name}, with which the check ended: it ran out of time."
+        parts = {id_: (part[0] + short, *part[1:]) for id_, part in parts.items() if part[0]}
     used = max((trial.share_used for trial in done), default=0.0)
-    return {
-        **{id_: part for id_, part in parts.items() if not late or part[0]},
-        "budget": (problem, len(done), used),
-    }
+    return {**parts, "budget": (problem, len(done), used)}
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
@@ -348,8 +365,11 @@ def _microseconds(seconds: float) -> str:
 
 def _missed(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
     misses = sum(trial.missed_by(settings["nearly"]) > 0 for trial in noisy)
-    share = 1 - misses / len(noisy) if noisy else None
-    if share is None or share >= settings["contain"]:
+    if not noisy:
+        return None, 0, None
+    share = Counted(len(noisy) - misses, len(noisy), against=settings["contain"])
+    # `share` itself may miss the limit by what floats round.
+    if 1 - misses / len(noisy) >= settings["contain"]:
         return None, len(noisy), share
     return f"{misses} of {len(noisy)} miss it.", len(noisy), share
 

@@ -250,7 +250,9 @@ def _explain_first_commitment(workspace: Workspace) -> None:
         "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
         f" {_VERDICT} {_CORRECTS}"
     )
-    if numbered(workspace.captures):
+    # Of a program that measures others a capture has neither causes nor findings.
+    explains = numbered(workspace.captures) and workspace.lab.spec.evidence == "profile"
+    if explains:
         say(
             "\n`lab report` now names causes, findings and the largest possible gain, with your"
             " answers next to what the tool measured; after your first check also what usually"

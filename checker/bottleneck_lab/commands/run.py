@@ -10,12 +10,12 @@ from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.capture.workload import Workload, run_workload, scale_workload
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
-from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
+from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, say_next, waiting
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.report.console.scaling import render_scaling
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.workspace.commitments import is_blind
+from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import Workspace
 
@@ -56,6 +56,9 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     if status:
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
+    if lab.spec.evidence == "run":
+        committed = load_record(workspace).commitments
+        say_next("lab check" if committed or not lab.spec.questions else "lab diagnose")
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:

@@ -72,13 +72,14 @@ def conclude(
     machine: LabError | None = None,
     stopped: Stopped | None = None,
     conditions: Conditions | None = None,
+    wrong_as_shipped: bool = False,
 ) -> Conclusion:
     """Return the outcome of a check from all results, each criterion of `specs` having
     exactly one result for a PASS.
 
     `machine` is a fault of the machine or of the checker: it says nothing about the learner's work,
     so it goes first. Then what surely fails, the gravest reason first; then what is undecided; and
-    only then PASS.
+    only then PASS. `wrong_as_shipped`: the lab's task is to make its output right.
     """
     if isinstance(machine, BusyMachineError):
         return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
@@ -89,7 +90,8 @@ def conclude(
         if not message[:2].isupper():
             message = message[:1].lower() + message[1:]
         return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{message}", [machine.remedy])
-    no_pass = _failure(results, stopped) or _undecided(results, conditions or Conditions())
+    no_pass = _failure(results, stopped, wrong_as_shipped=wrong_as_shipped)
+    no_pass = no_pass or _undecided(results, conditions or Conditions())
     if no_pass:
         return no_pass
     main = next((result for result in results if result.kind == "target"), results[0])
@@ -159,7 +161,16 @@ ADVICE: dict[FailReason, list[str]] = {
 }
 
 
-def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Conclusion | None:
+WRONG_AS_SHIPPED = (
+    "The shipped code fails here too, so undoing changes may not help. What do the cases that the ✗"
+    " above counts have in common? Answer that before the next change."
+)
+"""What to do about wrong output in a lab whose task is to make it right."""
+
+
+def _failure(
+    results: Sequence[CriterionResult], stopped: Stopped | None, *, wrong_as_shipped: bool
+) -> Conclusion | None:
     # A wrong output that came before a crash explains it, and is what to mend first; what tampered
     # with the check is worse than either.
     wrong = [result for result in results if result.holds is False]
@@ -174,6 +185,8 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
         return None
     reason = REASONS[failed[0].kind]
     advice = [*ADVICE[reason]]
+    if reason == "wrong output" and wrong_as_shipped:
+        advice = [WRONG_AS_SHIPPED]
     # Wrong answers stand last, and are to be corrected whatever else is wrong.
     if failed[-1].kind == "diagnosis" and reason != "wrong diagnosis":
         advice += ADVICE["wrong diagnosis"]

@@ -58,6 +58,10 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an answer that was wrong at first: it holds, and earns no points. Left out of the
     JSON where it is not known, so that verdicts signed before it existed still verify.
     """
+    counted: str | msgspec.UnsetType = msgspec.UNSET
+    """The count behind `value`, in words such as `3 of 576 jobs (0.52%)`, where there is one.
+    Left out of the JSON likewise.
+    """
 
 
 Quantity = Literal["time", "memory", "reference"]

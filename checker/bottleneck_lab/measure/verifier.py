@@ -94,7 +94,12 @@ def check_lab(
         [*measured.results, *_diagnosis_results(diagnosis, ended)], specs, stopped is not None
     )
     conclusion = conclude(
-        results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions
+        results,
+        specs=specs,
+        machine=ended.machine,
+        stopped=stopped,
+        conditions=measured.conditions,
+        wrong_as_shipped=lab.spec.starter_fails == "wrong output",
     )
     predicted = None
     if graded and graded.prediction:

@@ -142,8 +142,11 @@ def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
         work()
     except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
         if not isinstance(error, Closed):
+            trace = error.__traceback__
+            while trace and Path(trace.tb_frame.f_code.co_filename).parent != folder:
+                trace = trace.tb_next  # frames of the checker, which called the learner's code
             with contextlib.suppress(OSError):  # the log may be what the disk has no room for
-                traceback.print_exc()
+                traceback.print_exception(type(error), error, trace or error.__traceback__)
             channel.send(Failed(explain(folder), str(getattr(error, "reason", ""))))
         os._exit(0 if isinstance(error, Closed) else 70)
     os._exit(0)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.startup import StartUp
@@ -229,9 +231,11 @@ def format_bytes(size: float) -> str:
 
 
 def format_measured(criterion: CriterionResult) -> str:
-    """Return the value, with as many digits as it takes to tell it from the target; what bounds it
-    while it is open; empty if the criterion has none.
+    """Return the value, with as many digits as it takes to tell it from the target; the count
+    behind it where there is one; what bounds it while it is open; empty if the criterion has none.
     """
+    if criterion.counted is not msgspec.UNSET:
+        return criterion.counted
     if criterion.value is None:
         return ""
     if criterion.holds is None and criterion.low is not None and criterion.high is not None:
@@ -245,6 +249,8 @@ def format_target(criterion: CriterionResult) -> str:
     """
     if criterion.target is None:
         return ""
+    if criterion.unit == "share" and criterion.direction == "at_least" and criterion.target == 1:
+        return "100%"  # no share is larger
     words = "at most"
     if criterion.direction == "at_least":
         words = "at least"

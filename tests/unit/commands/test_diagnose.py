@@ -30,14 +30,19 @@ def workspace(tmp_path, monkeypatch) -> Workspace:
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     lab = find_lab("stuttering-tagger")
     workspace, _ = start_workspace(lab, tmp_path / "work", "virtual")
+    leave_capture(workspace)
+    monkeypatch.chdir(workspace.root)
+    return workspace
+
+
+def leave_capture(workspace: Workspace) -> None:
+    """Leave a capture of the code as it is."""
     folder = workspace.captures / "0001-torch"
     folder.mkdir(parents=True)
     shutil.copy(TRACE, folder / "trace.json.gz")
-    code = lab.code_hash(workspace.root)
+    code = workspace.lab.code_hash(workspace.root)
     described = {"files": ["trace.json.gz"], "code": code, "made_at": "2026-01-01"}
     (folder / "capture.json").write_text(json.dumps(described))
-    monkeypatch.chdir(workspace.root)
-    return workspace
 
 
 def diagnose(*answers: str):
@@ -90,6 +95,18 @@ def test_what_is_committed_already_is_said_so(workspace):
     again = diagnose().output
     assert "not committed" not in again
     assert "These answers are committed already. `lab check` says whether" in again
+
+
+def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):
+    """A capture of a program that measures others has no causes and findings."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("timing-pitfalls"), tmp_path / "work", "virtual")
+    leave_capture(workspace)
+    monkeypatch.chdir(workspace.root)
+    output = diagnose("notebook=1", "nightly=1", "paper=1").output
+    assert "kept as your first diagnosis" in " ".join(output.split())
+    assert "`lab report` now names" not in " ".join(output.split())
+    assert "Next: lab check" in output
 
 
 def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monkeypatch):

@@ -17,6 +17,7 @@ from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.errors import BusyMachineError, LabError, MachineError
 from bottleneck_lab.grading.conclusion import (
     ADVICE,
+    WRONG_AS_SHIPPED,
     Conditions,
     Stopped,
     conclude,
@@ -257,6 +258,13 @@ def test_gravest_reason_first(holds, outcome, reason):
     conclusion = conclude(given_results(*holds), specs=SPECS)
     assert (conclusion.outcome, conclusion.reason) == (outcome, reason)
     assert (ADVICE["wrong diagnosis"][0] in conclusion.advice) == (holds[3] is False)
+
+
+def test_nothing_needs_to_be_undone_where_the_shipped_code_was_wrong():
+    wrong, slow = (given_results(*holds) for holds in ([False] + [True] * 3, [True, False] * 2))
+    assert conclude(wrong, specs=SPECS, wrong_as_shipped=True).advice == [WRONG_AS_SHIPPED]
+    assert conclude(wrong, specs=SPECS).advice == ADVICE["wrong output"]
+    assert conclude(slow, specs=SPECS, wrong_as_shipped=True) == conclude(slow, specs=SPECS)
 
 
 @pytest.mark.parametrize("holds", list(itertools.product((True, False, None), repeat=4)))

@@ -148,7 +148,7 @@ def test_false_alarms_between_the_limits_leave_it_open():
 
     def problem(alarms):
         jobs = [
-            SimpleNamespace(answered=True, name="a job", alarm=number < alarms)
+            SimpleNamespace(answered=True, name="a job", alarm=number < alarms, answer={"scan"})
             for number in range(wanted)
         ]
         return judge._alarms(jobs, [wanted, fewest, most])[0]
@@ -157,4 +157,5 @@ def test_false_alarms_between_the_limits_leave_it_open():
     assert isinstance(problem(fewest + 1), Open)
     assert isinstance(problem(most - 1), Open)
     assert not isinstance(problem(most), Open)
-    assert f"{most} of {wanted} jobs named" in problem(most)
+    assert problem(most).startswith(f"{most} of {wanted} jobs (4.17%); a gate with 1 in 100 has")
+    assert f"at most {fewest} of {wanted} pass for sure, and {most} fail" in problem(fewest + 1)

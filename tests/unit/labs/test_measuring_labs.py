@@ -98,8 +98,8 @@ def test_the_starter_gives_wrong_answers(slug):
     assert "correctness" in {kinds[id_] for id_ in failed(check(slug, find_lab(slug).path))}
 
 
-def test_the_share_of_real_alarms_is_what_practice_prints():
-    """The key of `real_share`, counted as a learner counts it."""
+def test_the_answers_are_what_practice_prints():
+    """The keys of `perf-gate`, counted as a learner counts them."""
     lab, judge = find_lab("perf-gate"), judge_of("perf-gate")
     harness = load_file(
         lab.path / lab.spec.devices["virtual"].settings["harness"], "harness of perf-gate"
@@ -112,8 +112,16 @@ def test_the_share_of_real_alarms_is_what_practice_prints():
         lines.append(judge.practice_line(trial))
     alarms = [line for line in lines if "gate: passes" not in line]
     real = [line for line in alarms if "truly slower: -" not in line]
-    key = load_answers(lab.solution)["real_share"]
-    assert key == pytest.approx(len(real) / len(alarms), abs=0.005)
+    together = [line for line in alarms if "gate: all six" in line]
+    key = load_answers(lab.solution)
+    assert key["real_share"] == pytest.approx(len(real) / len(alarms), abs=0.005)
+    assert key["together_share"] == pytest.approx(len(together) / len(alarms), abs=0.005)
+    assert all("gate: all six" in line or key["always"] in line[:60] for line in alarms)
+    # The brief's and the write-up's story.
+    (missed,) = (line for line in lines if "MISSED" in line)
+    assert missed.startswith("commit 7 ")
+    assert missed.endswith("truly slower: sort         MISSED sort")
+    assert "gate: passes" in missed
 
 
 @cache

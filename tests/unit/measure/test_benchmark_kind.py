@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -19,13 +20,14 @@ from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Ready
 from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.benchmark import KIND, session
+from bottleneck_lab.measure.kinds.benchmark import KIND, run, session
 from bottleneck_lab.measure.kinds.benchmark.check import grade
 from bottleneck_lab.measure.kinds.benchmark.child import serve_trials
 from bottleneck_lab.measure.kinds.benchmark.run import _serve, kineto_trace, profile
 from bottleneck_lab.measure.kinds.benchmark.session import TrialSession
-from bottleneck_lab.measure.kinds.benchmark.trials import Open
+from bottleneck_lab.measure.kinds.benchmark.trials import Counted, Open
 from bottleneck_lab.trace import load
+from bottleneck_lab.trace.names import MODELLED_HOST
 
 HARNESS = "def run(entry, ask, name):\n    return entry.twice(ask, name)\n"
 ENTRY = (
@@ -160,6 +162,7 @@ def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
     path.write_bytes(gzip.compress(json.dumps(kineto_trace(rows)).encode()))
     timeline = load(path)
     assert timeline.emulated
+    assert MODELLED_HOST in timeline.facts, "every time of this machine is modelled"
     assert timeline.device.start.size == 1
     assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {
         "cudaDeviceSynchronize"
@@ -218,11 +221,14 @@ def test_a_trial_that_raises_in_its_own_process_ends_the_worker(tmp_path):
     command += ["--entry", tmp_path / "entry_of_test.py", "--own-process"]
     command += ["--harness", tmp_path / "harness_of_test.py"]
     with subprocess.Popen(
-        command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL
+        command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
     ) as process:
         theirs.close()
         _serve(Channel(ours), [Echo()], lambda _: None)
+        printed = process.stderr.read()
     assert process.returncode == 70
+    assert "entry_of_test.py" in printed
+    assert "bottleneck_lab" not in printed, "frames of the checker explain nothing to a learner"
 
 
 def test_what_may_be_chance_stays_undecided():
@@ -230,6 +236,39 @@ def test_what_may_be_chance_stays_undecided():
     assert (result.holds, result.value) == (None, 0.03)
     assert result.sentence == "At most 1% alarms: undecided. 3 of 100."
     assert grade(ALARMS, ("9 of 100.", 100, 0.09)).holds is False
+
+
+def test_a_count_stands_beside_what_it_decides():
+    seen = grade(ALARMS, (None, 144, Counted(1, 144, "jobs", note="1 in 100 has up to 6")))
+    assert seen.counted == "1 of 144 jobs (0.694%); 1 in 100 has up to 6"
+    assert seen.sentence == f"At most 1% alarms: yes. {seen.counted}."
+    assert (seen.holds, seen.value) == (True, pytest.approx(1 / 144))
+    assert "counted" not in json.loads(msgspec.json.encode(grade(ALARMS, (None, 144, 0.01))))
+    assert Counted(9996, 10000, against=1.0).words == "9,996 of 10,000 (99.96%)"
+
+
+def test_a_run_ends_with_a_summary_of_all_trials(monkeypatch):
+    judge = SimpleNamespace(
+        practice=lambda _: [1, 2],
+        practice_line=lambda trial: f"trial {trial}",
+        practice_summary=lambda done, settings: f"{len(done)} trials, {settings}",
+    )
+    context = SimpleNamespace(
+        judge=lambda: judge, device="virtual", settings=SimpleNamespace(judge="as set")
+    )
+
+    def play(_context, trials, show, _on_line, status=0):
+        for trial in trials:
+            show(trial)
+        return status
+
+    printed = []
+    monkeypatch.setattr(run, "_play", play)
+    assert run.run(context, printed.append) == 0
+    assert printed == ["trial 1\n", "trial 2\n", "\n2 trials, as set\n"]
+    monkeypatch.setattr(run, "_play", partial(play, status=1))
+    assert run.run(context, printed.append) == 1
+    assert printed[-1] == "trial 2\n", "a run that fails shows its error last"
 
 
 def test_a_capture_is_of_the_emulated_machine_alone(tmp_path):

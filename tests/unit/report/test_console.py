@@ -25,6 +25,7 @@ from bottleneck_lab.analysis.selection import (
 from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.breakdown import wall_parts
 from bottleneck_lab.report.comparison_words import (
@@ -55,6 +56,21 @@ def test_verdict(draw, golden, outcome):
     assert draw(render_verdict, getattr(made_up, outcome)(), html=PAGE) == golden(
         f"verdict-{outcome}-80.txt"
     )
+
+
+def test_what_holds_is_shown_with_the_count_behind_it(draw):
+    of_jobs = "13 of 1,152 jobs (1.13%); a gate with 1 in 100 has at most 22 of 1,152 by chance"
+    alarms = CriterionResult(
+        "false-alarms", "correctness", True, "", 0.0113, direction="at_most", unit="share"
+    )
+    caught = CriterionResult("caught", "correctness", True, "", 1.0, target=1.0, unit="share")
+    rows = [replace(alarms, counted=of_jobs), replace(caught, counted="171 of 171 (100%)")]
+    gate = replace(made_up.passed(), lab="perf-gate", device="virtual", criteria=rows)
+    text = " ".join(draw(render_verdict, gate).split())
+    assert f"false alarms: {of_jobs}" in text
+    assert "regressions caught: 171 of 171 (100%), wanted 100%" in text
+    bare = replace(gate, criteria=[alarms])
+    assert "1.13%" not in draw(render_verdict, bare), "without a target or a count it says nothing"
 
 
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):

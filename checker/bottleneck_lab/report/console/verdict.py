@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -121,7 +122,8 @@ def _figure(criterion: CriterionResult) -> str:
     measured, target = words.format_measured(criterion), words.format_target(criterion)
     if measured and target:
         return f"{measured}, wanted {target}"
-    return ""
+    # Of a number without a target, only a count says something by itself.
+    return measured if criterion.counted is not msgspec.UNSET else ""
 
 
 def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:

@@ -37,6 +37,7 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
         "judge": 2,
         "practice": 1,
         "practice_line": 1,
+        "practice_summary": 2,
     }
     run = Kind.run_by_kind
 

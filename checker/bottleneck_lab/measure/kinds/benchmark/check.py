@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.grading.criteria import describe_criterion, grade_check
+from bottleneck_lab.grading.criteria import as_sentence, describe_criterion, grade_check
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
 from bottleneck_lab.measure.kinds.benchmark.session import TrialSession
-from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Judged, Open, Trial
+from bottleneck_lab.measure.kinds.benchmark.trials import Counted, Judge, Judged, Open, Trial
 
 
 def measure(context: Context[BenchmarkSettings]) -> Measured:
@@ -57,6 +57,11 @@ def grade(spec: CriterionSpec, judged: Judged) -> CriterionResult:
     if isinstance(problem, Open):
         sentence = f"{describe_criterion(spec)}: undecided. {problem}"
         result = msgspec.structs.replace(result, holds=None, sentence=sentence)
+    if isinstance(figure, Counted):
+        sentence = result.sentence
+        if result.holds:
+            sentence = f"{describe_criterion(spec)}: yes. {as_sentence(figure.words)}"
+        result = msgspec.structs.replace(result, sentence=sentence, counted=figure.words)
     return msgspec.structs.replace(
         result,
         value=None if figure is None else float(figure),

@@ -23,22 +23,27 @@ from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
 from bottleneck_lab.measure.kinds.benchmark.session import PROGRAM, child_options
 from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Row, Trial
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
+from bottleneck_lab.trace.names import MODELLED_HOST
 
 HOST, DEVICE, STREAM = 1000, 0, 7
 
 
 def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
-    """Play the practice trials and print a line for each. Returns the exit status of the learner's
-    process.
+    """Play the practice trials and print a line for each, and one on all of them at the end.
+    Returns the exit status of the learner's process.
     """
-    judge = cast(Judge, context.judge())
+    judge, done = cast(Judge, context.judge()), list[Trial]()
 
     def show(trial: Trial) -> None:
+        done.append(trial)
         if line := judge.practice_line(trial):
             on_line(line + "\n")
 
     with judge_settings(context) as settings:
-        return _play(context, judge.practice(settings), show, on_line)
+        status = _play(context, judge.practice(settings), show, on_line)
+        if not status:
+            on_line(f"\n{judge.practice_summary(done, settings)}\n")
+    return status
 
 
 def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
@@ -125,6 +130,7 @@ def kineto_trace(rows: Iterable[Row]) -> dict[str, Any]:
     return {
         "schemaVersion": 1,
         "emulated": "Modelled times on an emulated accelerator; not a capture of a GPU.",
+        MODELLED_HOST: 1,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "traceEvents": events,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.measure.channel.messages import Value
 
 
@@ -18,6 +19,27 @@ class Open(str):
     """
 
     __slots__ = ()
+
+
+class Counted(float):
+    """A share (0–1) with the count behind it. `words`, such as `3 of 576 jobs (0.52%)`, stand on a
+    card in its place.
+    """
+
+    words: str
+
+    def __new__(
+        cls, count: int, of: int, things: str = "", *, against: float | None = None, note: str = ""
+    ) -> Counted:
+        """Return `count` of `of`, which is at least 1. `against` is a share that it must not be
+        rounded to, `note` follows after a semicolon.
+        """
+        share = super().__new__(cls, count / of)
+        words = f"{count:,} of {of:,} {things}".rstrip()
+        share.words = f"{words} ({format_figure(share, 'share', against)})"
+        if note:
+            share.words += f"; {note}"
+        return share
 
 
 Judged = tuple[str | None, int, float | None]
@@ -68,6 +90,9 @@ class Judge(Protocol):
 
     def practice_line(self, trial: Any) -> str:
         """Return the line that `lab run` prints for a trial; empty for none."""
+
+    def practice_summary(self, done: list[Any], settings: dict[str, Any]) -> str:
+        """Return the line that `lab run` ends with: what a check would count in these trials."""
 
 
 Ask = Callable[..., list[Value]]

@@ -1,0 +1,23 @@
+"""`lab run`: what comes after it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.cli import app
+from bottleneck_lab.commands import run
+from bottleneck_lab.workspace.start import start_workspace
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_where_a_run_is_the_evidence_the_next_step_follows(tmp_path, monkeypatch, status):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("perf-gate"), tmp_path / "work", "virtual")
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr(run, "run_workload", lambda *_, **__: status)
+    assert ("Next: lab diagnose" in CliRunner().invoke(app, ["run"]).output) == (status == 0)
+    answers = [f"-a{text}" for text in ("real_share=0.1", "together_share=0.4", "always=sort")]
+    CliRunner().invoke(app, ["diagnose", *answers])
+    assert ("Next: lab check" in CliRunner().invoke(app, ["run"]).output) == (status == 0)

@@ -1,0 +1,159 @@
+"""What `lab run` and a verdict say of gates and stopwatches, without a process."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure.context import load_judge
+
+GATE, STOPWATCH = find_lab("perf-gate"), find_lab("timing-pitfalls")
+
+
+def settings_of(lab):
+    return lab.spec.devices["virtual"].settings["judge"]
+
+
+def history(runs, names):
+    """Play the practice history with a gate that makes `runs` runs of each benchmark and always
+    answers `names`. Returns what is true of each commit.
+    """
+    judge, true = load_judge(GATE), []
+    for trial in judge.practice(settings_of(GATE)):
+        now = trial.history.seconds[trial.commit]
+        changes = {name: round(now[name] / was, 9) for name, was in trial.before.items()}
+        for name in judge.emulator().BENCHMARKS:
+            for _ in range(runs):
+                trial.serve(["run", trial.commit, name])
+        trial.finish(["kept", *names])
+        true.append((trial.slower, changes, trial.job._machine, trial.job._noise))
+    return true
+
+
+def test_every_gate_meets_the_same_history():
+    assert history(1, []) == history(9, ["scan"])
+
+
+def job(answer=(), slower=(), used_s=27.0, name="a job", *, late=False):
+    answer, slower = set(answer), set(slower)
+    return SimpleNamespace(
+        name=name,
+        answered=not late,
+        answer=answer,
+        slower=slower,
+        missed=slower - answer,
+        alarm=bool(answer - slower),
+        late=late,
+        problem="",
+        before={"sort": 1.0},
+        commit="c",
+        history=SimpleNamespace(seconds={"c": {"sort": 1.18}}),
+        job=SimpleNamespace(used_s=used_s, budget_s=900.0, disturbed=""),
+    )
+
+
+def gate_verdict(done):
+    return load_judge(GATE).judge(done, settings_of(GATE))
+
+
+def test_a_gates_line_names_what_was_caught_and_what_was_missed():
+    line = load_judge(GATE).practice_line(job(["scan", "write"], ["parse", "write"]))
+    assert line.endswith("parse, write caught write, MISSED parse, false alarm")
+
+
+def test_a_run_of_a_gate_is_summed_up():
+    done = [job(), job(["sort"], ["sort"]), job(["scan"]), job([], ["sort"], 31.4)]
+    assert load_judge(GATE).practice_summary(done, settings_of(GATE)) == (
+        "1 of 3 jobs after the first raised a false alarm; 1 of 2 regressions were caught. The"
+        " longest job took 31.4 s."
+    )
+
+
+def test_what_a_gate_passes_with_has_its_count_and_what_chance_gives():
+    done = [job(["scan"] * (number < 13)) for number in range(1130)]
+    done += [job(["sort"], ["sort"])] * 22
+    judged = gate_verdict(done)
+    assert judged["false-alarms"][0] is None
+    assert judged["false-alarms"][2].words == (
+        "13 of 1,152 jobs (1.13%); a gate with 1 in 100 has at most 22 of 1,152 by chance"
+    )
+    assert judged["caught"][2].words == "22 of 22 (100%)"
+
+
+def test_alarms_that_name_all_six_are_counted():
+    six = load_judge(GATE).emulator().BENCHMARKS
+    problem = gate_verdict([job(six if number < 9 else ()) for number in range(144)])
+    assert problem["false-alarms"][0].endswith(
+        "In 9 of them it named all six benchmarks: what do the six have in common?"
+    )
+
+
+def test_a_check_that_ended_early_says_up_to_where_it_counted():
+    judged = gate_verdict([job([], ["sort"]), job(used_s=903.0, late=True)])
+    assert judged["caught"][0].endswith(
+        "Counted up to job 2, with which the check ended: one used up its time."
+    )
+    assert set(judged) == {"caught", "budget"}
+
+    def trial(number, *, late=False):
+        return SimpleNamespace(
+            name=f"function {number} of 550",
+            answer=() if late else (2.0, 1.9, 2.1),
+            cost_s=1.0,
+            error=1.0,
+            noisy=False,
+            late=late,
+            share_used=1.1,
+            device=SimpleNamespace(used_s=1.3, budget_s=1.2, disturbed=""),
+            score=lambda nearly: 1.0,
+        )
+
+    judge = load_judge(STOPWATCH)
+    judged = judge.judge([trial(1), trial(2), trial(3, late=True)], settings_of(STOPWATCH))
+    assert judged["cost"][0].startswith("2 of 2 estimates are further off.")
+    assert judged["cost"][0].endswith(
+        "Counted up to function 3 of 550, with which the check ended: it ran out of time."
+    )
+    assert set(judged) == {"cost", "budget"}
+
+
+def test_the_brief_has_the_limits_of_the_check():
+    text = (GATE.path / "README.md").read_text()
+    rows = re.findall(
+        r"^  \| ([\d,]+) \| (?:up to )?(\d+) \| (\d+) or more \|$", text, re.MULTILINE
+    )
+    limits = [[int(cell.replace(",", "")) for cell in row] for row in rows]
+    assert limits == settings_of(GATE)["looks"]
+
+
+def test_a_run_of_stopwatches_is_summed_up():
+    def trial(error, missed, benchmark="benchmark", *, noisy=False):
+        return SimpleNamespace(
+            benchmark=benchmark,
+            answer=(1.0, 0.9, 1.1),
+            noisy=noisy,
+            error=error,
+            missed_by=lambda nearly: missed,
+        )
+
+    done = [
+        trial(0.9, 0.5, "paper"),
+        trial(0.01, 0.0),
+        trial(0.2, 0.1),
+        trial(0.3, 0.0, noisy=True),
+    ]
+    assert load_judge(STOPWATCH).practice_summary(done, settings_of(STOPWATCH)) == (
+        "benchmark: 2 of 3 intervals contain the true cost. Where calls vary by less than 10%, 1 of"
+        " 2 estimates are within 5% of it."
+    )
+
+
+def test_a_capture_names_the_function_and_who_times_it():
+    judge = load_judge(STOPWATCH)
+    trial = judge.profiled(settings_of(STOPWATCH))
+    trial.device.rows = [("function", 0.0, 1.0), ("host call", 0.0, 0.1)]
+    assert judge.rows(trial) == [
+        ("function 'short', timed by benchmark()", False, 0.0, 1.0),
+        ("call", True, 0.0, 0.1),
+    ]
