@@ -251,7 +251,7 @@ def _explain_first_commitment(workspace: Workspace) -> None:
         f" {_VERDICT} {_CORRECTS}"
     )
     # Of a program that measures others a capture has neither causes nor findings.
-    explains = numbered(workspace.captures) and workspace.lab.spec.evidence == "profile"
+    explains = numbered(workspace.captures) and workspace.lab.spec.measure != "benchmark"
     if explains:
         say(
             "\n`lab report` now names causes, findings and the largest possible gain, with your"

@@ -73,6 +73,16 @@ def test_what_holds_is_shown_with_the_count_behind_it(draw):
     assert "1.13%" not in draw(render_verdict, bare), "without a target or a count it says nothing"
 
 
+def test_no_causes_are_promised_of_a_program_that_measures_others(draw):
+    summary = summarise(load(CAPTURES / "synthetic-input.json.gz"))
+    assert "appear once you commit" in " ".join(
+        draw(render_summary, evidence_only(summary)).split()
+    )
+    text = draw(render_summary, evidence_only(without_advice(summary)))
+    assert "This program measures others" in text
+    assert "once you commit" not in text
+
+
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
     text = draw(render_verdict, made_up.slow(), width=60, encoding="ascii", html=PAGE)
     assert text == golden("verdict-slow-60-ascii.txt")

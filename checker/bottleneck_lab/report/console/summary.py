@@ -74,7 +74,7 @@ def render_summary(summary: Summary, console: Console) -> None:
     print_lines(sheet, summary)
     if summary.blind:
         sheet.blank()
-        sheet.line(words.BLIND, indent=1)
+        sheet.line(words.MEASURES if summary.measures else words.BLIND, indent=1)
     else:
         print_findings(sheet, summary)
 

@@ -89,8 +89,8 @@ def render_html(**content: Any) -> str:
     page = PageContent(**content)
     sections = {name: build(page) for name, build in SECTIONS.items()}
     warning = page.warning
-    if not warning and page.blind:
-        warning = words.BLIND
+    if not warning and page.capture and page.blind:
+        warning = words.MEASURES if page.capture.summary.measures else words.BLIND
     body = join(
         [
             _header(page.title, page.verdict, page.emulated, warning, sections),
