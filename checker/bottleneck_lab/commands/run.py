@@ -12,11 +12,13 @@ from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, say_next, waiting
 from bottleneck_lab.errors import ExitCode, UsageError
+from bottleneck_lab.grading.diagnosis import problems
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.report.console.scaling import render_scaling
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab run --device cpu"
@@ -57,8 +59,10 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
     if lab.spec.evidence == "run":
-        committed = load_record(workspace).commitments
-        say_next("lab check" if committed or not lab.spec.questions else "lab diagnose")
+        questions, committed = lab.spec.questions, load_record(workspace).commitments
+        # `lab reset` empties the answers of a committed diagnosis, too.
+        open_ = problems(questions, load_answers(workspace.root))
+        say_next("lab diagnose" if questions and (open_ or not committed) else "lab check")
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
