@@ -9,7 +9,7 @@ between two runs of the same code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -25,6 +25,7 @@ from bottleneck_lab.analysis.comparability import (
 )
 from bottleneck_lab.analysis.device.kernel_matching import match_kernels
 from bottleneck_lab.analysis.host.lines import LINE
+from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.statistics import (
     Change,
     Interval,
@@ -91,13 +92,15 @@ class FigureChange(msgspec.Struct, frozen=True):
 
 class MemoryChange(msgspec.Struct, frozen=True):
     """Memory of one device (-1: the host) before and after, in bytes: its peak, and by how much it
-    grows from step to step. Of several captures a side, the medians.
+    grows from step to step. Of several captures a side, the medians. `fall_bytes` is the most by
+    which it falls from step to step, where that hides the growth, else 0.
     """
 
     rank: int
     device: int
     peak_bytes: tuple[int, int]
     growth_bytes_per_step: tuple[int, int]
+    fall_bytes: tuple[int, int] = (0, 0)
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -398,14 +401,17 @@ def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange
     ]
     everywhere = set.intersection(*(set(uses) for side in sides for uses in side))
 
-    def medians(key: tuple[int, int], name: str) -> tuple[int, int]:
-        before, after = (
-            int(np.median([getattr(uses[key], name) for uses in side])) for side in sides
-        )
+    def medians(key: tuple[int, int], figure: Callable[[MemoryUse], int]) -> tuple[int, int]:
+        before, after = (int(np.median([figure(uses[key]) for uses in side])) for side in sides)
         return before, after
 
     return [
-        MemoryChange(*key, medians(key, "peak_bytes"), medians(key, "growth_bytes_per_step"))
+        MemoryChange(
+            *key,
+            medians(key, lambda use: use.peak_bytes),
+            medians(key, lambda use: use.growth_bytes_per_step),
+            medians(key, lambda use: use.fall_bytes * use.hides_growth),
+        )
         for key in sorted(everywhere)
     ]
 

@@ -15,6 +15,7 @@ from statistics import NormalDist, median
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation of a normal distribution to its standard deviation: 1 / Φ⁻¹(3/4)."""
@@ -217,6 +218,12 @@ def noise_share(log_ratios_: Sequence[float]) -> float:
     middle = bounds_at(log_ratios_, 0).median
     spread = MAD_TO_SIGMA * median(abs(value - middle) for value in log_ratios_)
     return math.expm1(spread)
+
+
+def largest_fall(levels: ArrayLike) -> float:
+    """Return the most by which a level lies below any before it, in the levels' unit."""
+    rows = np.asarray(levels, dtype=float)
+    return float((np.maximum.accumulate(rows) - rows).max(initial=0.0))
 
 
 def _require_share(confidence: float) -> None:

@@ -43,12 +43,12 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> N
     for result in graded.results:
         mark, style = ("✓", "green") if result.holds else ("✗", "red")
         say(f"{mark} {result.sentence}", style, hang=2)
-    be, need = ("was", "needed") if graded.measured else ("would be", "would need")
-    effect = f"{be} {graded.gain:.2f}x as fast"
+    be, fall = ("was", "fell") if graded.measured else ("would be", "would fall")
+    effect = f"the program {be} {graded.gain:.2f}x as fast"
     if graded.cause == MEMORY_GROWTH:
-        effect = f"{need} {graded.gain:.2f}x less memory at its peak"
+        effect = f"its peak of memory {fall} by a factor of {graded.gain:.2f}"
     origin = "With that switched off" if graded.measured else "By what the capture shows of it"
-    say(f"\nThe cause is {graded.cause}. {origin}, the program {effect}.")
+    say(f"\nThe cause is {graded.cause}. {origin}, {effect}.")
     say(
         "`lab report --sibling` now shows its causes and findings. The gains there are estimates,"
         " and may differ a little from this one."

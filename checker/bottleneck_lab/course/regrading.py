@@ -50,7 +50,7 @@ def regrade(
         return None
     results = [*measured, *graded.results]
     questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in graded.results]
-    conclusion = conclude(results, specs=[*spec.criteria, *questions])
+    conclusion = conclude(results, specs=[*spec.criteria, *questions], about=lab.spec.starter_fails)
     predicted = last.prediction
     if predicted is not None and graded.prediction is not None:
         predicted = msgspec.structs.replace(predicted, predicted=graded.prediction.predicted)

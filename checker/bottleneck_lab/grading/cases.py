@@ -222,7 +222,7 @@ def grade_case(
         where = "no line of the program"
     effect = f"without the cause it ran {case.gain:.2f}x as fast"
     if case.cause == MEMORY_GROWTH:
-        effect = f"without the cause it needed {case.gain:.2f}x less memory at its peak"
+        effect = f"with the cause its peak of memory was {case.gain:.2f}x as high as without it"
     elif case.entire:
         effect = (
             f"with the fix it ran {case.gain:.2f}x as fast, and {case.entire:.2f}x where the cause"

@@ -13,7 +13,7 @@ import msgspec
 
 from bottleneck_lab.catalog import CriterionKind, CriterionSpec, FailReason
 from bottleneck_lab.errors import BusyMachineError, LabError
-from bottleneck_lab.grading.criteria import BUSY_CORES, as_sentence
+from bottleneck_lab.grading.criteria import BUSY_CORES, as_sentence, format_figure, format_limit
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 PRESSURED_SHARE = 0.05
@@ -69,17 +69,18 @@ def conclude(
     results: Sequence[CriterionResult],
     *,
     specs: Sequence[CriterionSpec],
+    about: FailReason = "correct but slow",
     machine: LabError | None = None,
     stopped: Stopped | None = None,
     conditions: Conditions | None = None,
-    wrong_as_shipped: bool = False,
 ) -> Conclusion:
     """Return the outcome of a check from all results, each criterion of `specs` having
     exactly one result for a PASS.
 
     `machine` is a fault of the machine or of the checker: it says nothing about the learner's work,
     so it goes first. Then what surely fails, the gravest reason first; then what is undecided; and
-    only then PASS. `wrong_as_shipped`: the lab's task is to make its output right.
+    only then PASS. `about`: the reason for which the lab's shipped code fails. Such a criterion is
+    what the lab is about: of right work, the summary names it before others.
     """
     if isinstance(machine, BusyMachineError):
         return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
@@ -90,11 +91,15 @@ def conclude(
         if not message[:2].isupper():
             message = message[:1].lower() + message[1:]
         return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{message}", [machine.remedy])
-    no_pass = _failure(results, stopped, wrong_as_shipped=wrong_as_shipped)
+    no_pass = _failure(results, specs, about, stopped)
     no_pass = no_pass or _undecided(results, conditions or Conditions())
     if no_pass:
         return no_pass
-    main = next((result for result in results if result.kind == "target"), results[0])
+    # One with a figure says more than a plain yes.
+    main = min(
+        results,
+        key=lambda one: (REASONS[one.kind] != about, one.kind != "target", one.value is None),
+    )
     count = f"All {len(results)} criteria are met"
     if len(results) == 1:
         count = "The only criterion is met"
@@ -138,9 +143,7 @@ ADVICE: dict[FailReason, list[str]] = {
         "`lab hint` shows the next hint, if one is left and not locked.",
     ],
     "the mechanism is still there": [
-        "The target is met, but the ✗ above names what is left; it need not be part of the cause"
-        " that you named. `lab profile` captures your code as it is now; `lab report` then shows"
-        " where it is."
+        "`lab profile` captures your code as it is now; `lab report` then shows where it is."
     ],
     "wrong diagnosis": [
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
@@ -169,12 +172,17 @@ WRONG_AS_SHIPPED = (
 
 
 def _failure(
-    results: Sequence[CriterionResult], stopped: Stopped | None, *, wrong_as_shipped: bool
+    results: Sequence[CriterionResult],
+    specs: Sequence[CriterionSpec],
+    about: FailReason,
+    stopped: Stopped | None,
 ) -> Conclusion | None:
+    # Only right work can be fast; then what the lab is about comes before its side conditions.
+    kinds = sorted(REASONS, key=lambda kind: (kind != "correctness", REASONS[kind] != about))
+    wrong = [result for result in results if result.holds is False]
+    failed = sorted(wrong, key=lambda result: kinds.index(result.kind))
     # A wrong output that came before a crash explains it, and is what to mend first; what tampered
     # with the check is worse than either.
-    wrong = [result for result in results if result.holds is False]
-    failed = sorted(wrong, key=lambda result: list(REASONS).index(result.kind))
     if stopped is not None and (
         stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"
     ):
@@ -185,12 +193,39 @@ def _failure(
         return None
     reason = REASONS[failed[0].kind]
     advice = [*ADVICE[reason]]
-    if reason == "wrong output" and wrong_as_shipped:
+    if reason == "wrong output" and about == reason:
         advice = [WRONG_AS_SHIPPED]
-    # Wrong answers stand last, and are to be corrected whatever else is wrong.
-    if failed[-1].kind == "diagnosis" and reason != "wrong diagnosis":
+    if reason == "the mechanism is still there":
+        advice.insert(0, _what_is_left(results, specs, about))
+    # Wrong answers are to be corrected whatever else is wrong.
+    if reason != "wrong diagnosis" and any(result.kind == "diagnosis" for result in failed):
         advice += ADVICE["wrong diagnosis"]
     return Conclusion(Outcome.FAIL, reason, failed[0].sentence, advice)
+
+
+def _what_is_left(
+    results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], about: FailReason
+) -> str:
+    """Return what is reached and what is left, by the labels of the criteria; the first that is
+    missed has its figure.
+    """
+    labels = {spec.id: spec.label or spec.id for spec in specs}
+    targets = [result for result in results if result.kind == "target"]
+    mechanisms = [result for result in results if result.kind == "mechanism"]
+    first, *others = [one for one in (*mechanisms, *targets) if one.holds is False]
+    left = f"Not there yet: {labels.get(first.id, first.id)}"
+    if first.value is not None and first.target is not None:
+        left += (
+            f", {format_figure(first.value, first.unit, first.target)} (wanted at"
+            f" {first.direction.removeprefix('at_')} {format_limit(first.target, first.unit)})"
+        )
+    if others:
+        left += f"; also {', '.join(labels.get(one.id, one.id) for one in others)}"
+    if not targets or not all(result.holds for result in targets):
+        return f"{left}."
+    if about == "the mechanism is still there":
+        return f"Met: {', '.join(labels.get(one.id, one.id) for one in targets)}. {left}."
+    return f"The target is met. {left}. It need not be part of the cause that you named."
 
 
 def _advice_after(stopped: Stopped) -> list[str]:

@@ -220,12 +220,12 @@ def _result(
 
 def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count: str) -> str:
     """Return words such as `41% (39–43%, 12 blocks)`, without a bound or a figure that is
-    missing.
+    missing. A miss begins with `no`: its criterion's text says how it should be.
     """
     value = format_figure(interval.median, spec.unit, spec.target)
-    undecided = "undecided, " if holds is None else ""
+    answer = {True: "", False: "no, ", None: "undecided, "}[holds]
     if math.isnan(interval.median):
-        return f"{undecided}{count} measured"
+        return f"{answer}{count} measured"
     bounds = ""
     if math.isfinite(interval.high):
         bounds = format_range(interval.low, interval.high, spec.unit, spec.target)
@@ -237,7 +237,7 @@ def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count
     # A middle that decides nothing is no figure to quote.
     shown = bounds if bounds and holds is None else value
     in_brackets = f" ({', '.join(details)})" if details else ""
-    return f"{undecided}{shown}{in_brackets}"
+    return f"{answer}{shown}{in_brackets}"
 
 
 def _reminder(spec: CriterionSpec) -> str:

@@ -29,7 +29,7 @@ QUESTIONS = [
     QuestionSpec(
         "cause",
         "choice",
-        "What is slowing this program down?",
+        "What is this program's bottleneck?",
         choices=list(CAUSES),
         rules={
             "straggler": "One rank's own work would take longer than the others', step after step.",

@@ -96,10 +96,10 @@ def check_lab(
     conclusion = conclude(
         results,
         specs=specs,
+        about=lab.spec.starter_fails,
         machine=ended.machine,
         stopped=stopped,
         conditions=measured.conditions,
-        wrong_as_shipped=lab.spec.starter_fails == "wrong output",
     )
     predicted = None
     if graded and graded.prediction:

@@ -235,17 +235,24 @@ def format_change_time(ns: float) -> str:
 
 def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Return rows of memory before and after, each with what it is: of every device the peak, and
-    the growth where there is any; one row for devices with the same.
+    the growth where there is any, or that it cannot be told and how far memory falls again; one row
+    for devices with the same.
     """
     rows = []
     for change in comparison.memory:
         figures = {
             "at the peak": change.peak_bytes,
             "more each step in the long run": change.growth_bytes_per_step,
+            "largest fall between steps": change.fall_bytes,
         }
         for what, sizes in figures.items():
             # Memory that shrinks grows by nothing.
             before, after = (words.format_bytes(max(size, 0)) for size in sizes)
+            if sizes is change.growth_bytes_per_step:
+                before, after = (
+                    "cannot tell" if fall else text
+                    for fall, text in zip(change.fall_bytes, (before, after), strict=True)
+                )
             if max(sizes) > 0:
                 rows.append(((before, after, what, change.device < 0), change))
     several = len({change.rank for change in comparison.memory}) > 1

@@ -56,19 +56,28 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
 
 
 def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
-    """Return that memory rises and falls between steps, though it grows in none; empty where it
-    does not. `blind`: without what that is a sign of.
+    """Return that memory rises and falls between steps by more than it grows; empty where it does
+    not. `blind`: without what that is a sign of.
     """
     low, high = use.lowest_after_step_bytes, use.highest_after_step_bytes
-    if use.growth_bytes_per_step > 0 or high - low < UNEVEN * use.peak_bytes:
+    uneven = high - low >= UNEVEN * use.peak_bytes
+    if not use.hides_growth and (use.growth_bytes_per_step > 0 or not uneven):
         return ""
     later = "part of what a step makes is freed only steps later"
     if not blind:
         later += ", as reference cycles are"
+    fall = f", and falls by up to {words.format_bytes(use.fall_bytes)}" if use.fall_bytes else ""
     return (
-        f"Between {words.format_bytes(low)} and {words.format_bytes(high)} at the ends of steps:"
-        f" {later}."
+        f"Between {words.format_bytes(low)} and {words.format_bytes(high)} at the ends of steps"
+        f"{fall}: {later}."
     )
+
+
+def describe_growth(use: MemoryUse) -> str:
+    """Return by how much memory grows in a step, or that this cannot be told."""
+    if use.hides_growth:
+        return "cannot tell"
+    return words.format_bytes(max(use.growth_bytes_per_step, 0))
 
 
 def describe_refusal(refusal: FailedAllocation) -> str:
@@ -87,6 +96,8 @@ def holder_cells(row: Holder) -> list[str]:
         growth = f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
     elif row.grows:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
+    elif row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
+        growth = f"falls by {words.format_bytes(row.fall_bytes)}"
     where = row.freed_at
     if where == _UNKNOWN_LINE:
         where = "a line that was not recorded"

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -327,7 +328,7 @@ def describe_prediction(verdict: Verdict) -> str:
     quantity = verdict.prediction.quantity
     passed = verdict.outcome is Outcome.PASS
     if quantity == "memory":
-        prediction = f"You predicted {predicted:.2f}x less memory at the peak"
+        prediction = f"You predicted that the peak of memory falls by a factor of {predicted:.2f}"
     elif quantity == "reference":
         prediction = f"You predicted that the shipped code must become {predicted:.2f}x as fast"
     else:
@@ -342,12 +343,21 @@ def describe_prediction(verdict: Verdict) -> str:
         near = f"close, {near}" if abs(off) < 0.1 else near
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
-    if passed:
-        less = " less" if quantity == "memory" else ""
-        return f"{prediction} and measured {measured:.2f}x{less}: {near}."
     if quantity == "memory":
-        return f"{prediction}; this attempt needed {measured:.2f}x less."
+        change = f"{prediction}; {_describe_peaks(verdict.measurement)} {measured:.2f}"
+        return f"{change}: {near}." if passed else f"{change}."
+    if passed:
+        return f"{prediction} and measured {measured:.2f}x: {near}."
     return f"{prediction}; this attempt ran {measured:.2f}x as fast."
+
+
+def _describe_peaks(measurement: Mapping[str, Any]) -> str:
+    """Return how the peak went from the shipped code's to this one's, up to the factor itself."""
+    before = measurement.get("shipped", {}).get("peak_mib")
+    after = measurement.get("figures", {}).get("peak-mib")
+    if before is None or after is None:
+        return "this attempt lowers it by a factor of"
+    return f"it went from {before:.3g} MiB to {after:.3g} MiB, a factor of"
 
 
 def describe_gain(finding: Finding) -> str:

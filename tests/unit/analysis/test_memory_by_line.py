@@ -17,8 +17,14 @@ from typer.testing import CliRunner
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.host.nesting import innermost_at
 from bottleneck_lab.analysis.memory.growth import MemoryUse, growth_a_step
+from bottleneck_lab.analysis.memory.holders import Holder
+from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.cli import app
-from bottleneck_lab.report.memory_words import describe_late_freeing
+from bottleneck_lab.report.memory_words import (
+    describe_growth,
+    describe_late_freeing,
+    holder_cells,
+)
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, make_table
 
@@ -204,6 +210,23 @@ def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
     assert "cycles" not in describe_late_freeing(uneven, blind=True)
     assert not describe_late_freeing(replace(uneven, growth_bytes_per_step=1))
     assert not describe_late_freeing(replace(uneven, lowest_after_step_bytes=2048 << 10))
+    # Growth that a larger fall hides is none to quote; the fall says why.
+    hidden = replace(uneven, growth_bytes_per_step=21 << 10, fall_bytes=4500 << 10)
+    assert describe_growth(hidden) == "cannot tell"
+    assert "and falls by up to 4.4 MiB" in describe_late_freeing(hidden)
+    assert describe_growth(replace(hidden, fall_bytes=1 << 20)) == "21.0 KiB"
+    assert describe_growth(replace(hidden, growth_bytes_per_step=-3)) == "0 B"
+
+
+def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
+    row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by 3.0 MiB"
+    assert not holder_cells(replace(row, fall_bytes=1 << 20))[4]
+
+
+def test_the_largest_fall_is_from_any_step_to_any_later_one() -> None:
+    assert largest_fall(np.array([5, 9, 7, 8, 3, 6])) == 6
+    assert largest_fall(np.array([1, 2, 3])) == largest_fall(np.array([], dtype=int)) == 0
 
 
 def test_memory_to_be_filled_belongs_to_the_line_that_fills_it(tmp_path: Path) -> None:

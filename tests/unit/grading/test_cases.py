@@ -68,7 +68,7 @@ def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
     answers = {"cause": MEMORY_GROWTH, "evidence": 0.47, "line": 53, "gain": 3.0}
     results = {each.id: each for each in grade_case(case, answers, {"memory_growth_share": 0.45})}
     assert [id_ for id_, each in results.items() if not each.holds] == ["gain"]
-    assert "needed 2.00x less memory at its peak" in results["gain"].sentence
+    assert "its peak of memory was 2.00x as high as without it" in results["gain"].sentence
 
 
 @pytest.mark.parametrize(("reported", "named"), [(4.21, True), (4.31, False), (3.99, False)])

@@ -68,7 +68,8 @@ def given_results(*holds):
 def test_a_missed_share_is_told_in_percent_with_bounds_samples_and_target():
     result = sampled(BUSY, [0.39, 0.40, 0.41, 0.41, 0.41, 0.42, 0.42, 0.43])
     assert (
-        result.sentence == "useful utilisation: 41% (39–43%, 8 blocks); the target is at least 80%."
+        result.sentence
+        == "useful utilisation: no, 41% (39–43%, 8 blocks); the target is at least 80%."
     )
     assert (result.holds, result.value, result.low, result.high, result.samples) == (
         False,
@@ -274,6 +275,67 @@ def test_pass_needs_every_criterion_and_fail_needs_one(holds):
         Outcome.FAIL if False in holds else Outcome.INCONCLUSIVE if None in holds else Outcome.PASS
     )
     assert outcome is expected
+
+
+def test_a_lab_about_its_mechanism_names_that_first():
+    about = "the mechanism is still there"
+    failed = conclude(given_results(True, False, False, True), specs=SPECS, about=about)
+    assert (failed.reason, failed.summary) == (about, "data-wait is False.")
+    passed = conclude(given_results(True, True, True, True), specs=SPECS, about=about)
+    assert passed.summary == "All 4 criteria are met. data-wait is True."
+    wrong = conclude(given_results(False, True, False, True), specs=SPECS, about=about)
+    assert wrong.reason == "wrong output"
+
+
+def test_a_pass_quotes_the_figure_that_the_lab_is_about():
+    cost = msgspec.structs.replace(
+        ANSWERS, id="cost", target=0.05, direction="at_most", unit="share"
+    )
+    specs = [ANSWERS, cost, SPEEDUP]
+    results = [
+        grade_check(ANSWERS, None, 9),
+        grade_value(cost, 0.03),
+        sampled(SPEEDUP, [1.7] * 8),
+    ]
+    quoted = conclude(results, specs=specs, about="wrong output").summary
+    assert quoted.endswith(results[1].sentence)
+    assert conclude(results, specs=specs).summary.endswith(results[2].sentence)
+
+
+@pytest.mark.parametrize(
+    ("about", "speed", "advice"),
+    [
+        (
+            "correct but slow",
+            True,
+            "The target is met. Not there yet: data-wait. It need not be part of the cause that you"
+            " named.",
+        ),
+        ("correct but slow", None, "Not there yet: data-wait."),
+        ("the mechanism is still there", True, "Met: speedup. Not there yet: data-wait."),
+        ("the mechanism is still there", False, "Not there yet: data-wait; also speedup."),
+    ],
+)
+def test_a_target_is_met_only_where_it_is(about, speed, advice):
+    conclusion = conclude(given_results(True, speed, False, True), specs=SPECS, about=about)
+    assert conclusion.advice[0] == advice
+
+
+def test_what_is_left_has_its_label_and_its_figure():
+    peak = CriterionSpec(
+        *("peak-mib", "mechanism", "At most {target} are allocated"),
+        target=4.0,
+        direction="at_most",
+        unit="MiB",
+        label="most memory allocated",
+    )
+    results = [sampled(SPEEDUP, [1.7] * 8), grade_value(peak, 6.95)]
+    about = "the mechanism is still there"
+    conclusion = conclude(results, specs=[SPEEDUP, peak], about=about)
+    assert conclusion.summary == "At most 4 MiB are allocated: no, 6.95 MiB."
+    assert conclusion.advice[0] == (
+        "Met: speedup. Not there yet: most memory allocated, 6.95 MiB (wanted at most 4 MiB)."
+    )
 
 
 def test_results_in_another_order_conclude_the_same():

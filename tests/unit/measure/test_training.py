@@ -217,6 +217,34 @@ def test_too_many_waits_are_counted_as_in_a_comparison_and_named(waits: float, n
     assert ("`lab report --ask waits`" in of_gpu) == bool(note), "nothing is known of its lines"
 
 
+@pytest.mark.parametrize(
+    ("peak", "growth", "levels", "parts"),
+    [
+        (3.0, 0.0, [1.0] * 40, []),
+        (43.5, 732.0, [1.0 * step for step in range(40)], ["the lines that hold memory"]),
+        (
+            *(7.7, 128.0, [1.0 * (step % 8) for step in range(40)]),
+            ["the lines that hold memory", "falls between steps, by up to 7 MiB"],
+        ),
+    ],
+)
+def test_memory_beyond_its_limits_is_explained(
+    peak: float, growth: float, levels: list[float], parts: list[str]
+) -> None:
+    criteria = [
+        CriterionSpec(id_, "mechanism", "At most {target}", target=target)
+        for id_, target in (("peak-mib", 4.0), ("growth-kib-per-step", 0.25))
+    ]
+    lab = SimpleNamespace(
+        spec=SimpleNamespace(devices={"virtual": SimpleNamespace(criteria=criteria)})
+    )
+    context = SimpleNamespace(lab=lab, device="virtual", settings=SimpleNamespace(interval=10))
+    values = {"peak-mib": peak, "growth-kib-per-step": growth}
+    notes = check._explain_memory(context, values, [level * figures.MIB for level in levels])
+    assert len(notes) == len(parts)
+    assert all(part in note for part, note in zip(parts, notes, strict=True))
+
+
 def counted(device: str, model: torch.nn.Module, *shape: int) -> HostWork:
     """Count the work of a step of SGD on a device; `meta` has shapes alone, and is not the host."""
     with HostWork() as work:

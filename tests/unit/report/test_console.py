@@ -302,6 +302,15 @@ def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_p
     assert slow.advice not in words_
 
 
+def test_growth_that_a_fall_hides_is_not_compared(draw):
+    growing = load(CAPTURES / "synthetic-growth.json.gz")
+    comparison = compare(growing, growing)
+    hidden = replace(comparison.memory[0], fall_bytes=(5 << 20, 0))
+    shown = " ".join(draw(render_comparison, replace(comparison, memory=[hidden])).split())
+    assert "cannot tell → 4.0 MiB more each step in the long run, device 0" in shown
+    assert "5.0 MiB → 0 B largest fall between steps, device 0" in shown
+
+
 def test_a_comparison_counts_waits_as_a_check_does(draw):
     sync, other = (load(CAPTURES / f"synthetic-{name}.json.gz") for name in ("sync", "input"))
     comparison = compare(sync, other)

@@ -86,13 +86,14 @@ def test_predictions(predicted, measured, end):
         (
             "slow",
             Prediction(20.0, 10.34, "memory"),
-            "You predicted 20.00x less memory at the peak; this attempt needed 10.34x less.",
+            "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
+            " it by a factor of 10.34.",
         ),
         (
             "passed",
             Prediction(20.0, 20.0, "memory"),
-            "You predicted 20.00x less memory at the peak and measured 20.00x less: right on the"
-            " mark.",
+            "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
+            " it by a factor of 20.00: right on the mark.",
         ),
         (
             "slow",
@@ -110,6 +111,21 @@ def test_predictions(predicted, measured, end):
 def test_a_prediction_is_worded_as_what_it_is_about(outcome, prediction, sentence):
     verdict = msgspec.structs.replace(getattr(made_up, outcome)(), prediction=prediction)
     assert words.describe_prediction(verdict) == sentence
+
+
+@pytest.mark.parametrize(
+    ("outcome", "end"),
+    [("slow", "a factor of 1.00."), ("passed", "a factor of 1.00: 96% too high.")],
+)
+def test_a_gain_in_memory_names_both_peaks(outcome, end):
+    verdict = msgspec.structs.replace(
+        getattr(made_up, outcome)(),
+        prediction=Prediction(1.96, 43.49 / 43.41, "memory"),
+        measurement={"shipped": {"peak_mib": 43.49}, "figures": {"peak-mib": 43.41}},
+    )
+    sentence = words.describe_prediction(verdict)
+    assert "; it went from 43.5 MiB to 43.4 MiB, " in sentence
+    assert sentence.endswith(end)
 
 
 def test_a_verdict_signed_before_predictions_named_their_quantity_still_has_the_same_bytes():

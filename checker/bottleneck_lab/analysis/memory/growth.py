@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.host.lines import code_at
 from bottleneck_lab.analysis.host.view import ALLOCATION_CALL
 from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
 from bottleneck_lab.analysis.rows import named
+from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
@@ -38,9 +39,18 @@ class MemoryUse(msgspec.Struct, frozen=True):
     lowest_after_step_bytes: int = 0
     highest_after_step_bytes: int = 0
     """The lowest and the highest level at the end of any step but the first and the last."""
+    fall_bytes: int = 0
+    """The most by which memory falls from the end of one of these steps to that of a later one."""
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
     holders: list[Holder] = []
+
+    @property
+    def hides_growth(self) -> bool:
+        """True if memory grows, but falls again by more than that adds up to: then its growth
+        depends on where in this rise and fall the steps begin and end.
+        """
+        return 0 < self.growth_bytes_per_step * (self.steps - 1) < self.fall_bytes
 
 
 STRETCHES = 160
@@ -101,6 +111,7 @@ def _use(
         driver_calls=driver_calls,
         lowest_after_step_bytes=int(between.min()) if len(between) else 0,
         highest_after_step_bytes=int(between.max()) if len(between) else 0,
+        fall_bytes=int(largest_fall(between)),
         levels_bytes=highest,
         holders=_holders(timeline, rows, int(level.argmax()), step_ends),
     )

@@ -26,6 +26,7 @@ class Holder(msgspec.Struct, frozen=True):
     `held_bytes`, `blocks`: when the snapshot was taken. `peak_bytes`: when most was allocated.
     `growth_bytes`: from the end of the recording's first quarter to its end, and a step where steps
     were recorded (else 0). `grows`: nearly every moment showed more than the one before.
+    `fall_bytes`: the most by which it fell between the ends of steps, where steps were recorded.
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
     freed most of them.
     """
@@ -40,6 +41,7 @@ class Holder(msgspec.Struct, frozen=True):
     allocated: int
     freed_share: float
     freed_at: str
+    fall_bytes: int = 0
 
 
 class Lifetimes:
@@ -119,6 +121,7 @@ def find_holders(lives: Lifetimes, peak: int, steps: Ints) -> list[Holder]:
     chosen = moments[np.unique(np.linspace(first, last, MOMENTS).astype(np.int64))]
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
     held, at_peak = lives.held_after(end), lives.held_after(min(peak, end))
+    falls = (np.maximum.accumulate(over_time) - over_time).max(axis=0)
     rising, growth = (np.diff(over_time, axis=0) > 0).mean(axis=0), held - over_time[0]
     blocks = np.bincount(lives.line[lives.end > end], minlength=len(lives.lines))
     holders = []
@@ -138,6 +141,7 @@ def find_holders(lives: Lifetimes, peak: int, steps: Ints) -> list[Holder]:
                 allocated=allocated,
                 freed_share=len(freed_by) / allocated if allocated else 0.0,
                 freed_at=lives.lines[np.bincount(freed_by).argmax()] if len(freed_by) else "",
+                fall_bytes=int(falls[i]) if by_step else 0,
             )
         )
     return holders

@@ -22,7 +22,7 @@ from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
-from bottleneck_lab.report.memory_words import describe_late_freeing
+from bottleneck_lab.report.memory_words import describe_growth, describe_late_freeing
 from bottleneck_lab.wording import counted
 
 # Rows of a list: the place to begin is never below the fifth.
@@ -100,10 +100,11 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
             max(20, sheet.width - name_width - 6),
         )
         first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
-        if use.growth_bytes_per_step > 0:
-            grown = f"; {words.format_bytes(use.growth_bytes_per_step)} more each step"
-        else:
-            grown = ""
+        grown = ""
+        if use.hides_growth:
+            grown = "; how much more each step, this capture cannot tell"
+        elif use.growth_bytes_per_step > 0:
+            grown = f"; {describe_growth(use)} more each step"
         level = f"{first} at the start, {peak} at the peak{grown}."
         key = levels, level, describe_late_freeing(use, blind=summary.blind), tuple(use.holders)
         rows.append((key, use))

@@ -19,7 +19,12 @@ from bottleneck_lab.report.breakdown import (
     line_label,
 )
 from bottleneck_lab.report.kernel_names import short_name, short_names
-from bottleneck_lab.report.memory_words import COLUMNS, describe_late_freeing, holder_cells
+from bottleneck_lab.report.memory_words import (
+    COLUMNS,
+    describe_growth,
+    describe_late_freeing,
+    holder_cells,
+)
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
 from bottleneck_lab.report.page.roofline_chart import roofline_chart
@@ -294,7 +299,7 @@ def memory_tables(summary: Summary) -> Markup | None:
             _device(summary, row.rank, row.device),
             words.format_bytes(row.first_bytes),
             words.format_bytes(row.peak_bytes),
-            words.format_bytes(max(row.growth_bytes_per_step, 0)),
+            describe_growth(row),
             f"{row.allocations:,}",
             f"{row.driver_calls:,}",
         ]

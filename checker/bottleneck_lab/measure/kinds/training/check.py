@@ -4,14 +4,16 @@ data; then results and figures are compared.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import msgspec
 
+from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
     format_figure,
@@ -47,6 +49,7 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 
+MEMORY_CRITERIA = ("peak-mib", "growth-kib-per-step", "kept-tensors")
 WAITING_LINES = 5
 """So many lines that wait are named."""
 
@@ -106,6 +109,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         },
         notes=[
             *_explain_waits(context, values, first),
+            *_explain_memory(context, values, first.step_bytes),
             f"Times and memory are those of an emulated device: {device.name}. {device.source}.",
         ],
         # A prediction is compared with this: it is about memory in some labs.
@@ -135,6 +139,35 @@ def _explain_waits(
                 f" {where}"
             ]
     return []
+
+
+def _explain_memory(
+    context: Context[TrainingSettings], values: Mapping[str, float], levels: Sequence[float]
+) -> list[str]:
+    """Return notes on memory that misses its limits: which lines hold it, and why a check's figures
+    may differ from a capture's. `levels`: bytes allocated when each step began.
+    """
+    limits = {
+        spec.id: spec.target or 0.0
+        for spec in context.lab.spec.devices[context.device].criteria
+        if spec.id in MEMORY_CRITERIA
+    }
+    if not any(values[id_] > limit for id_, limit in limits.items() if id_ in values):
+        return []
+    notes = [
+        "`lab report` names the lines that hold memory and the blocks that stay. What waits for"
+        " Python's garbage collector counts, and each process collects at other moments: a run, a"
+        " capture and a check of the same code may differ by that."
+    ]
+    growth, fall = values["growth-kib-per-step"], largest_fall(levels[1:]) / figures.KIB
+    if limits.get("growth-kib-per-step", math.inf) < growth < fall / context.settings.interval:
+        notes.append(
+            f"Memory also falls between steps, by up to {fall / 1024:.3g} MiB: part of what a step"
+            " makes is freed only steps later, as reference cycles are. By how much it rises from"
+            f" report to report, {growth:.3g} KiB a step here, then depends on when that is: a"
+            " capture may show another growth, or cannot tell."
+        )
+    return notes
 
 
 def _is_shipped(context: Context[TrainingSettings]) -> bool:
@@ -332,7 +365,10 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
             "host_work": host_work,
             "shipped_work": work,
         },
-        notes=_explain_waits(context, values),
+        notes=[
+            *_explain_waits(context, values),
+            *_explain_memory(context, values, counted.own_figures.step_bytes),
+        ],
         speedup=median(rounds.ratios()) if context.settings.gain == "time" else None,
         conditions=Conditions(other_cores=other_cores, cores=os.cpu_count()),
     )
