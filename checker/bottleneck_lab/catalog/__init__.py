@@ -15,6 +15,7 @@ from bottleneck_lab.catalog.labs import (
     find_lab,
     load_course,
     load_labs,
+    recorded_lab,
 )
 from bottleneck_lab.catalog.spec import (
     CourseSpec,
@@ -54,4 +55,5 @@ __all__ = [
     "hash_files",
     "load_course",
     "load_labs",
+    "recorded_lab",
 ]

@@ -165,19 +165,21 @@ def current_name(name: str) -> str:
 
     A lab that this installation does not have keeps the name it was recorded under.
     """
-    try:
-        lab = known_lab(name)
-    except LabError:  # a recorded verdict can be shown even if a lab pack is broken
-        return name
+    lab = recorded_lab(name)
     return lab.slug if lab else name
+
+
+def recorded_lab(name: str) -> Lab | None:
+    """Return the lab that a record is about; None if it is not here, or cannot be read."""
+    try:
+        return known_lab(name)
+    except LabError:  # a recorded verdict can be shown even if a lab pack is broken
+        return None
 
 
 def criterion_label(lab: str, device: Device, id_: str) -> str:
     """Return a criterion's name for people; its id where the lab gives none, or is not here."""
-    try:
-        declared = known_lab(lab)
-    except LabError:
-        declared = None
+    declared = recorded_lab(lab)
     spec = declared.spec.devices.get(device) if declared else None
     criteria = spec.criteria if spec else []
     return next((each.label for each in criteria if each.id == id_ and each.label), id_)

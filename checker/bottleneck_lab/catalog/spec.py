@@ -111,6 +111,11 @@ class QuestionSpec(_Spec, frozen=True):
     follows: str | None = None
     accept: list[str] = []
 
+    @property
+    def reads_capture(self) -> bool:
+        """True if the answer is checked against the learner's own capture."""
+        return bool(self.from_capture or self.shows)
+
     def accepts(self, words: str) -> bool:
         """Return True if a text matches one of the patterns; without patterns, any does."""
         return not self.accept or any(
@@ -164,6 +169,11 @@ class LabSpec(_Spec, frozen=True):
     aliases: list[str] = []
     evidence: Literal["profile", "run"] = "profile"
     version: int = 1
+
+    @property
+    def asks_for_cause(self) -> bool:
+        """True if one of the questions asks for the cause."""
+        return any(question.id == "cause" for question in self.questions)
 
 
 class QuestionText(_Spec, frozen=True):

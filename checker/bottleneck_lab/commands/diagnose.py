@@ -17,7 +17,7 @@ from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Answers, Json, here, print_json, say, say_next
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
-from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
+from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers, where_to_look
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import (
     describe_choices,
@@ -34,6 +34,7 @@ from bottleneck_lab.workspace.commitments import (
     is_blind,
     load_record,
     note_revealed,
+    questions_of,
 )
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace, numbered
@@ -129,7 +130,7 @@ def _commit_if_whole(
 
     Returns the record, and True if they are committed now and were not before.
     """
-    questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
+    questions, answers = questions_of(workspace.lab, record), load_answers(workspace.root)
     if not questions or form_problems(questions, answers):
         return record, False
     asks = at_terminal and hides_causes(workspace.lab, record)
@@ -167,7 +168,7 @@ def _reveal(workspace: Workspace) -> None:
 def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
     """Print the answers and what to do with them."""
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
-    wrong = form_problems(questions, answers)
+    wrong = form_problems(questions_of(workspace.lab, record), answers)
     if json:
         rows = [
             {
@@ -184,11 +185,30 @@ def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool
     if not questions:
         say("This lab asks no questions.")
         return
+    corrections = _found_wrong(workspace)
     for question in questions:
         _show(workspace, question, answers.get(question.id), wrong.get(question.id))
+        if question.id in corrections:
+            say(f"    ✗ {corrections[question.id]}", style="red")
         if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
             say(f"    {remark}", style="yellow")
-    _conclude(workspace, record, list(wrong), committed=committed)
+    _conclude(workspace, record, list(wrong), list(corrections), committed=committed)
+
+
+def _found_wrong(workspace: Workspace) -> dict[str, str]:
+    """Return the answers in diagnosis.toml that the last check found wrong, with its sentences."""
+    attempts = load_attempts(workspace)
+    if not attempts:
+        return {}
+    now, checked = load_answers(workspace.root), load_answers(attempts[-1].submission)
+    return {
+        each.id: f"Check {attempts[-1].number}: {each.sentence.removeprefix(f'{each.id}: ')}"
+        for each in attempts[-1].verdict.criteria
+        if each.kind == "diagnosis"
+        and each.holds is False
+        and is_given(now.get(each.id))
+        and now.get(each.id) == checked.get(each.id)
+    }
 
 
 def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str | None) -> None:
@@ -209,10 +229,20 @@ def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str 
 
 
 _VERDICT = "`lab check` says whether they are right."
-_CORRECTS = "`lab diagnose -a ID=VALUE` corrects an answer."
+_CORRECTS = (
+    "`lab diagnose -a ID=VALUE` corrects an answer; where work is graded, a corrected answer earns"
+    " no points."
+)
 
 
-def _conclude(workspace: Workspace, record: Record, missing: list[str], *, committed: bool) -> None:
+def _conclude(
+    workspace: Workspace,
+    record: Record,
+    missing: list[str],
+    incorrect: list[str],
+    *,
+    committed: bool,
+) -> None:
     """Print what became of the answers, and the next command."""
     if missing:
         saved = ""
@@ -224,7 +254,10 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         say_next(step)
     elif not committed:
         answers = load_answers(workspace.root)
-        if record.commitments and record.commitments[-1].answers == answers:
+        if incorrect:
+            say(f"\n{where_to_look(workspace, record)}")
+            say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
+        elif record.commitments and record.commitments[-1].answers == answers:
             say(f"\nThese answers are committed already. {_VERDICT} {_CORRECTS}")
             say_next_step(workspace, load_attempts(workspace), record)
         else:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, here, print_json, say
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.grading.answers import format_answer
@@ -17,14 +18,20 @@ from bottleneck_lab.grading.calibration import (
     describe_point,
 )
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.report.words import describe_standing, headline
+from bottleneck_lab.report.words import (
+    asks_for_cause,
+    describe_standing,
+    format_measured,
+    headline,
+    main_criterion,
+)
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints
 from bottleneck_lab.workspace.progress import load_progress
-from bottleneck_lab.workspace.siblings import load_siblings
+from bottleneck_lab.workspace.siblings import DrawnSibling, load_siblings
 
 EXAMPLE = "lab history --json"
 DEFAULT_PAGE = "history.html"
@@ -50,7 +57,7 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List your checks of this lab, with the predicted and the measured gain.
+    """List your checks of this lab, with their figures, your diagnoses and the help you took.
 
     With --course, your predictions across all labs: how often they are right, and whether you tend
     to promise too much.
@@ -73,16 +80,7 @@ def command(
             }
         )
         return
-    if rows:
-        _show(rows)
-    else:
-        say("No checks yet. `lab` shows what to do next.")
-    _show_diagnoses(workspace, record)
-    for case in cases:
-        state = "not answered yet"
-        if case.named is not None:
-            state = "cause named" if case.named else "cause not named"
-        say(f"{case.at[:16].replace('T', ' ')}  unseen case: {state}")
+    _show(workspace, record, cases)
 
 
 def _show_course(html: Path | None, *, as_json: bool) -> None:
@@ -164,10 +162,58 @@ _HELP = {
 """How a diagnosis was helped, by what gave the cause away."""
 
 
-def _show_diagnoses(workspace: Workspace, record: Record) -> None:
-    """List the committed diagnoses, of which the first counts and the others are corrections, and
-    the hints taken, in the order of time.
-    """
+def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> None:
+    """Print whatever was recorded of the learner's way through the lab, in the order of time."""
+    attempts = load_attempts(workspace)
+    events = [(hint.at, f"hint {hint.index + 1}") for hint in load_hints(workspace)]
+    if record.help.revealed:
+        events.append((record.help.revealed, "causes revealed"))
+    if record.help.solution:
+        events.append((record.help.solution, "looked at the solution"))
+    events += _diagnoses(workspace, record)
+    for case in cases:
+        state = "not answered yet"
+        if case.named is not None:
+            state = "cause named" if case.named else "cause not named"
+        events.append((case.at, f"unseen case: {state}"))
+    lines = [(at, f"     {_when(at)}  {event}", 18, None) for at, event in events]
+    # After the rest: a check commits what stands in diagnosis.toml in the second that it begins in.
+    lines += _checks(attempts)
+    if not attempts:
+        say("No checks yet. `lab` shows what to do next.")
+    # Both endings of UTC are in use, `Z` and `+00:00`.
+    for _, line, hang, style in sorted(lines, key=lambda each: each[0][:19]):
+        say(line, style=style, hang=hang)
+
+
+def _when(at: str) -> str:
+    return at[:16].replace("T", " ")
+
+
+def _checks(attempts: list[Attempt]) -> list[tuple[str, str, int, str | None]]:
+    """Return a line for each check: its time, its text, its hanging indent, its style."""
+    lines: list[tuple[str, str, int, str | None]] = []
+    main = main_criterion([attempt.verdict for attempt in attempts])
+    for number, verdict in ((attempt.number, attempt.verdict) for attempt in attempts):
+        parts = [headline(verdict)]
+        for each in verdict.criteria:
+            if each.id == main and each.value is not None:
+                label = criterion_label(verdict.lab, verdict.device, each.id)
+                parts.append(f"{label} {format_measured(each)}")
+        if verdict.prediction:
+            measured = verdict.prediction.measured
+            gain = f"measured {measured:.2f}x" if measured else "not measured"
+            parts.append(f"gain predicted {verdict.prediction.predicted:.2f}x, {gain}")
+        parts.append(describe_standing(verdict.diagnosis, names_cause=asks_for_cause(verdict)))
+        start = f"{number:>3}  {_when(verdict.started_at)}  "
+        text = f"{start}check: {verdict.outcome}, {'; '.join(filter(None, parts))}"
+        hang = len(start) - (len(start) - len(start.lstrip()))
+        lines.append((verdict.started_at, text, hang, OUTCOME_STYLES[verdict.outcome]))
+    return lines
+
+
+def _diagnoses(workspace: Workspace, record: Record) -> list[tuple[str, str]]:
+    """Return the committed diagnoses with their times: the first counts, the others correct it."""
     events = []
     for number, commitment in enumerate(record.commitments):
         title = f"correction {number}" if number else "diagnosis"
@@ -180,20 +226,4 @@ def _show_diagnoses(workspace: Workspace, record: Record) -> None:
             if question.id in commitment.answers
         )
         events.append((commitment.at, f"{title}, {hints}{_HELP[commitment.told]}: {answers}"))
-    events += [(hint.at, f"hint {hint.index + 1}") for hint in load_hints(workspace)]
-    for at, event in sorted(events, key=lambda row: row[0]):
-        say(f"{at[:16].replace('T', ' ')}  {event}", hang=2)
-
-
-def _show(rows: list[dict[str, Any]]) -> None:
-    """Print one line per check; on a narrow terminal the text at the end wraps below."""
-    say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
-    for row in rows:
-        when = row["at"][:16].replace("T", " ")
-        gains = [f"{row[key]:.2f}x" if row[key] else "–" for key in ("predicted", "measured")]
-        line = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {gains[0]:>9}  {gains[1]:>8}"
-        line += f"  {row['headline']}"
-        standing = describe_standing(row["diagnosis"])
-        if standing:
-            line += f"; {standing}"
-        say(line, style=OUTCOME_STYLES[row["outcome"]], hang=3)
+    return events

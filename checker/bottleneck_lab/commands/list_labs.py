@@ -66,7 +66,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             hang = len(start) - (3 if row["state"] == "open" else 1)
             say(f"{start}{row['title']}", hang=hang)
             about = list(row["skills"])
-            if row["named"]:
+            if row["named"] and load_labs()[row["lab"]].spec.asks_for_cause:
                 about.append("cause named on the first try")
             if about:
                 say(f"{'':5}{'; '.join(about)}", style="dim")

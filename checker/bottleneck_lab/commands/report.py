@@ -50,7 +50,7 @@ from bottleneck_lab.trace import Timeline
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot
 from bottleneck_lab.workspace.commitments import load_record
-from bottleneck_lab.workspace.diagnosis_file import is_given
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab report --html report.html"
@@ -395,12 +395,15 @@ def _answers(workspace: Workspace, analysed: AnalysedCapture) -> list[AnsweredQu
     if not commitments:
         return []
     answers = commitments[-1].answers
+    solution = load_answers(workspace.lab.solution)
     capture = capture_figures(workspace, commitments[-1].capture, analysed)
     return [
         AnsweredQuestion(
             question.ask,
             format_answer(question, answers[question.id]),
-            describe_reading(
+            f"The tool's figure rests on your `{question.follows}`: correct that first"
+            if question.follows and answers.get(question.follows) != solution.get(question.follows)
+            else describe_reading(
                 question,
                 answers,
                 capture,

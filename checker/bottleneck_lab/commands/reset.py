@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.workspace.start import reset_workspace
+from bottleneck_lab.workspace.start import edited, reset_workspace
 
 EXAMPLE = "lab reset --update"
 
@@ -19,10 +20,20 @@ def command(
             "--update", help="Only update the lab's own files; leave the files you edit alone."
         ),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Restore the lab's original files. Your edited files are saved first."""
+    """Restore the lab's original files. Your edited files are saved first.
+
+    That empties diagnosis.toml as well; a diagnosis that was committed stays on record.
+    """
     workspace = here()
+    replaced = [] if update else edited(workspace)
+    # Without a terminal nothing is asked: whatever is replaced is kept.
+    if replaced and not yes and not json and sys.stdin.isatty():
+        question = f"Replace {', '.join(replaced)}? Your versions are saved."
+        if not typer.confirm(question, err=True):
+            raise typer.Exit
     kept = reset_workspace(workspace, update_only=update)
     if json:
         print_json({"workspace": str(workspace.root), "kept": str(kept) if kept else None})
@@ -31,6 +42,11 @@ def command(
         say("The lab's own files match the installed lab again.")
     else:
         say("The lab's original files are back.")
+        if "diagnosis.toml" in replaced:
+            say(
+                "diagnosis.toml is empty again, and a check needs its answers: `lab diagnose`. What"
+                " you committed stays on record, and the first diagnosis still counts."
+            )
     if kept:
         say(f"Your edited files are saved in {kept}")
     else:

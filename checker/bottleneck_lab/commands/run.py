@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.start import handed_out_files
 
 EXAMPLE = "lab run --device cpu"
 SCALING_PAGE = "scaling.html"
@@ -34,7 +36,20 @@ Ranks = Annotated[
 ]
 
 
-def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = None) -> None:
+Shipped = Annotated[
+    bool,
+    typer.Option(
+        "--shipped", help="Run the code as it was handed out, and leave yours where it is."
+    ),
+]
+
+
+def command(
+    device: DeviceName = None,
+    no_wait: NoWait = False,
+    ranks: Ranks = None,
+    shipped: Shipped = False,
+) -> None:
     """Run this lab's workload as it is now, and show its output."""
     workspace = here()
     workspace.require_current()
@@ -51,10 +66,15 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     note(f"Running {lab.spec.entry} on {chosen}.{kind.run_note(chosen)}")
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
         if scales:
+            if shipped:
+                raise UsageError(
+                    "`--shipped` runs labs without modelled ranks.", "`lab reset` brings it back."
+                )
             _scale(workspace, chosen, numbers)
             return
-        workload = Workload(lab, workspace.root, chosen, data_folder(lab))
-        status = run_workload(workload, lambda line: say(line.rstrip("\n")))
+        with handed_out_files(lab) if shipped else nullcontext(workspace.root) as folder:
+            workload = Workload(lab, folder, chosen, data_folder(lab))
+            status = run_workload(workload, lambda line: say(line.rstrip("\n")))
     if status:
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)

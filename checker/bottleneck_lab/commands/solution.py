@@ -15,6 +15,7 @@ from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.commitments import note_solution_taken
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.progress import load_progress, note_solution
 from bottleneck_lab.workspace.start import take_solution
 
@@ -44,6 +45,7 @@ def command(
         _confirm(show=show, passed=passed)
     note_solution(workspace.lab.slug, str(workspace.root))
     note_solution_taken(workspace)
+    is_answered = any(is_given(answer) for answer in load_answers(workspace.root).values())
     kept = None if show else take_solution(workspace)
     write_up = workspace.lab.solution / "README.md"
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
@@ -57,8 +59,9 @@ def command(
         say(text)
     if show:
         return
-    files = ", ".join([*workspace.lab.spec.editable, "diagnosis.toml"])
-    say(f"\nThe reference solution is in {files}.")
+    files = ", ".join(workspace.lab.spec.editable)
+    answers = "what you have answered stays" if is_answered else "with its answers"
+    say(f"\nThe reference solution is in {files}; diagnosis.toml: {answers}.")
     if kept:
         say(f"Your own files are saved in {kept}")
     say("Next: lab check", style="bold")

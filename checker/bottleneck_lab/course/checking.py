@@ -14,11 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab, QuestionSpec
 from bottleneck_lab.course.captures import capture_figures
-from bottleneck_lab.course.diagnosing import require_diagnosis
+from bottleneck_lab.course.diagnosing import require_diagnosis, where_to_look
 from bottleneck_lab.course.progress import ShowProgress
 from bottleneck_lab.course.regrading import regrade
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
+from bottleneck_lab.grading.conclusion import WRONG_ANSWERS
 from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import Graded, Prediction, Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -27,12 +28,12 @@ from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
 from bottleneck_lab.measure.verifier import check_lab, without_answers
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
-from bottleneck_lab.workspace.commitments import Record, load_record
+from bottleneck_lab.workspace.commitments import Record, load_record, questions_of
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_attempt
-from bottleneck_lab.workspace.standing import questions_of, standing_of
+from bottleneck_lab.workspace.standing import standing_of
 
 
 @dataclass(frozen=True)
@@ -175,17 +176,20 @@ def _with_diagnosis(
     verdict: Verdict,
     answers: _Answers,
 ) -> Verdict:
-    """Return the verdict with the worth of the diagnosis, and with what a prediction about the
-    reference is measured by.
+    """Return the verdict with the worth of the diagnosis, with what a prediction about the
+    reference is measured by, and with what the learner's own folder adds to notes and advice.
     """
     lab, prediction = workspace.lab, answers.graded.prediction
     if prediction and any(question.to_reference for question in answers.questions):
         prediction = _to_reference(lab, earlier, verdict, prediction)
         verdict = msgspec.structs.replace(verdict, prediction=prediction)
-    standings = [attempt.verdict.diagnosis for attempt in earlier]
-    named = [standing.named for standing in standings if standing and standing.named is not None]
+    # What an earlier check has graded of the first diagnosis stands: a check that measures nothing
+    # grades no answers.
+    graded = [each for attempt in earlier if (each := attempt.verdict.diagnosis)]
+    named = [each.named for each in graded if each.named is not None]
+    measured = [each.measured for each in graded if each.measured is not msgspec.UNSET]
     standing = standing_of(
-        lab,
+        workspace.lab,
         learner,
         verdict,
         folder,
@@ -193,7 +197,17 @@ def _with_diagnosis(
         named[0] if named else None,
         answers.right,
     )
-    return msgspec.structs.replace(verdict, diagnosis=standing)
+    if measured and standing.measured is msgspec.UNSET:
+        standing = msgspec.structs.replace(standing, measured=measured[0])
+    left_out = [each.id for each in lab.spec.questions if each not in answers.questions]
+    note = (
+        f"Not graded: {', '.join(left_out)}. The solution was looked at before that was answered,"
+        " and only your own capture can answer it."
+    )
+    notes = [note, *verdict.notes] if left_out else verdict.notes
+    look = f"{WRONG_ANSWERS} {where_to_look(workspace, learner)}"
+    advice = [look if each == WRONG_ANSWERS else each for each in verdict.advice]
+    return msgspec.structs.replace(verdict, diagnosis=standing, notes=notes, advice=advice)
 
 
 def quote_own_figures(workspace: Workspace, learner: Record, verdict: Verdict) -> list[str]:

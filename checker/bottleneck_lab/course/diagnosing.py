@@ -10,11 +10,10 @@ from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import form_problems
 from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture
-from bottleneck_lab.workspace.commitments import Record, commit
+from bottleneck_lab.workspace.commitments import Record, commit, questions_of
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_diagnosis
-from bottleneck_lab.workspace.standing import questions_of
 
 
 def misplaced_answers(
@@ -61,6 +60,29 @@ def commit_answers(workspace: Workspace, record: Record) -> Record:
     record = commit(workspace, answers, capture.name if capture else "")
     note_diagnosis(workspace.lab.slug, str(workspace.root))
     return record
+
+
+def where_to_look(workspace: Workspace, record: Record) -> str:
+    """Return where the answers to the lab's questions can be read off again, in a sentence or two:
+    the capture that the diagnosis is about, or the output of the shipped code.
+    """
+    lab = workspace.lab
+    if lab.spec.devices[workspace.info.device].judges_diagnosis:
+        return "A check compares them with captures of its own, made as your code makes them."
+    is_edited = lab.code_hash(workspace.root) != lab.code_hash(lab.path)
+    shipped = f"They are about the shipped code{', not about yours' * is_edited}"
+    if lab.spec.evidence == "run":
+        return f"{shipped}: `lab run{' --shipped' * is_edited}` runs it again."
+    folder = evidence_capture(workspace)
+    name = record.commitments[-1].capture if record.commitments else ""
+    if name and (workspace.captures / name).is_dir():
+        folder = workspace.captures / name
+    if folder:
+        number = int(folder.name.split("-")[0])
+        return f"They are about one capture: `lab report {number}` shows it."
+    if is_edited:
+        return f"{shipped}: `lab reset` brings it back, and keeps yours; `lab profile` captures it."
+    return f"{shipped}: `lab profile` captures it."
 
 
 def require_diagnosis(workspace: Workspace, record: Record) -> Record:

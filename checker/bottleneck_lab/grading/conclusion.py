@@ -132,6 +132,9 @@ REASONS: dict[CriterionKind, FailReason] = {
 }
 """By kind, gravest first: wrong output outranks slow, and the diagnosis comes last."""
 
+WRONG_ANSWERS = "Correct the answers that are wrong with `lab diagnose`."
+"""The advice on wrong answers, to which a learner's own machine adds where to look."""
+
 ADVICE: dict[FailReason, list[str]] = {
     "wrong output": [
         "Make the results right first: nothing else counts without them. If they were right before,"
@@ -145,9 +148,7 @@ ADVICE: dict[FailReason, list[str]] = {
     "the mechanism is still there": [
         "`lab profile` captures your code as it is now; `lab report` then shows where it is."
     ],
-    "wrong diagnosis": [
-        "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
-    ],
+    "wrong diagnosis": [WRONG_ANSWERS],
     "crashed": [
         "`lab run` shows the whole error, unless it comes from one of the other inputs that a check"
         " tries."

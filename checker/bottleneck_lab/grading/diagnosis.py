@@ -66,8 +66,8 @@ _HELD_BY = {
 """The figure that a report prints in large, of which one that begins so is only a part."""
 
 _CORRECTED = (
-    "It was corrected once reports showed the tool's figures, so it isn't your finding: where work"
-    " is graded, it earns no points, even with a PASS."
+    "It was wrong in your first diagnosis, which is the one that counts: where work is graded, a"
+    " corrected answer earns no points, even with a PASS."
 )
 
 
@@ -83,8 +83,8 @@ def grade_diagnosis(
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A
     number that is asked for without `from_capture`, and a choice that the solution does not answer,
     only has to be given. A prediction has no result, unless it is no number: the measured gain is
-    shown beside it. `first` are the answers that were committed first: reports have shown the
-    tool's figures since, so a right answer in place of a wrong one is marked as corrected.
+    shown beside it. `first` are the answers that were committed first: a right answer in place of a
+    wrong one is marked as corrected.
     """
     graded = _grade_all(questions, answers, solution, seen)
     at_first = graded if first is None else _grade_all(questions, first, solution, seen)
@@ -124,7 +124,7 @@ def _grade_all(
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:
     """Return True if any answer is checked against the learner's own capture."""
-    return any(question.from_capture or question.shows for question in questions)
+    return any(question.reads_capture for question in questions)
 
 
 def _grade(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
+from bottleneck_lab.catalog import recorded_lab
+from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 from bottleneck_lab.trace.names import FIXED_PRICE
@@ -414,9 +417,9 @@ def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
     )
 
 
-def describe_standing(standing: Standing | None) -> str:
+def describe_standing(standing: Standing | None, *, names_cause: bool = True) -> str:
     """State what the learner's diagnosis is worth, in a few words; empty if nothing is known about
-    it.
+    it. `names_cause`: one of the lab's questions asks for the cause.
     """
     if standing is None:
         return ""
@@ -437,9 +440,41 @@ def describe_standing(standing: Standing | None) -> str:
     )
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
+    if not names_cause:
+        right = (
+            "all answers"
+            if standing.named and standing.measured is not False
+            else "not all answers"
+        )
+        return f"{right} right on the first try{hints}{corrected}"
     named = "cause named" if standing.named else "cause not named"
     evidence = ", another answer was wrong" if standing.measured is False else ""
     return f"{named} on the first try{hints}{evidence}{corrected}"
+
+
+def asks_for_cause(verdict: Verdict) -> bool:
+    """Return True if the lab asks for the cause, or is not here any more."""
+    lab = recorded_lab(verdict.lab)
+    return lab is None or lab.spec.asks_for_cause
+
+
+def main_criterion(attempts: Sequence[Verdict]) -> str | None:
+    """Return the id of the criterion that a lab is about, of those whose figure was measured: one
+    of the kind that the shipped code fails, and of several the one that most checks found missed.
+    None if no figure was measured.
+    """
+    lab = recorded_lab(attempts[-1].lab) if attempts else None
+    about = lab.spec.starter_fails if lab else "correct but slow"
+    measured = [
+        each
+        for verdict in attempts
+        for each in verdict.criteria
+        if each.value is not None and each.kind != "diagnosis"
+    ]
+    fitting = [each for each in measured if REASONS[each.kind] == about]
+    fitting = fitting or [each for each in measured if each.kind == "target"]
+    missed = Counter(each.id for each in fitting if each.holds is False)
+    return max((each.id for each in fitting), key=lambda id_: missed[id_], default=None)
 
 
 def headline(verdict: Verdict) -> str:

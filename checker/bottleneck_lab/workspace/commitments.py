@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from bottleneck_lab.catalog import Lab
+from bottleneck_lab.catalog import Lab, QuestionSpec
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace_above
@@ -63,6 +63,22 @@ def load_record(workspace: Workspace) -> Record:
         read_json(help_, Help) if help_.exists() else Help(),
         len(load_hints(workspace)),
     )
+
+
+def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:
+    """Return the lab's questions that a check grades.
+
+    Once the solution was looked at, a question that only the learner's own capture can answer is
+    left out, unless it was answered in a committed diagnosis.
+    """
+    if record.help.solution is None:
+        return lab.spec.questions
+    answered = {id_ for made in record.commitments for id_ in made.answers}
+    return [
+        question
+        for question in lab.spec.questions
+        if not question.reads_capture or question.id in answered
+    ]
 
 
 def hides_causes(lab: Lab, record: Record) -> bool:

@@ -10,8 +10,9 @@ import msgspec
 
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
-from bottleneck_lab.workspace.commitments import Record, hides_causes
+from bottleneck_lab.workspace.commitments import Record, hides_causes, questions_of
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered, read_json
 from bottleneck_lab.workspace.progress import Progress
@@ -20,6 +21,8 @@ from bottleneck_lab.workspace.siblings import load_siblings
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 NOT_RUN = ("crashed", "timed out", "does not compile")
 """Reasons of a FAIL in which the code did not run to its end."""
+NOT_RIGHT = ("wrong output", "tampered", "forbidden call")
+"""Reasons of a FAIL in which the code ran, and did not do what was asked."""
 
 
 class NextStep(msgspec.Struct, frozen=True):
@@ -58,14 +61,29 @@ def next_lab(labs: dict[str, Lab], progress: Progress, done: str = "") -> NextSt
             begun.append((entry.started, step))
         else:
             spec = labs[slug].spec
-            fresh.append(
-                NextStep(f"lab start {slug}", f"About {spec.minutes} minutes: {spec.title}")
-            )
+            why = f"About {spec.minutes} minutes, {labs[slug].stage}: {spec.title.rstrip('.')}."
+            fresh.append(NextStep(f"lab start {slug}", f"{why}{_left_behind(slug, labs, passed)}"))
     if begun:
         return max(begun, key=lambda pair: pair[0])[1]
     if fresh:
         return fresh[0]
     return NextStep("", "You have been through every lab in the course.")
+
+
+def _left_behind(slug: str, labs: dict[str, Lab], passed: list[str]) -> str:
+    """Return a sentence, after a space, where the way to a lab is not simply on through the course;
+    empty otherwise.
+    """
+    slugs = list(labs)
+    if not passed:
+        return ""
+    earlier = [each for each in slugs[: slugs.index(slug)] if each not in passed]
+    if earlier:
+        be = "is" if len(earlier) == 1 else "are"
+        return f" {counted(len(earlier), 'lab')} before it {be} still open: `lab list`."
+    if all(slugs.index(each) > slugs.index(slug) for each in passed):
+        return " It is the first of the labs that you have left out."
+    return ""
 
 
 def next_here(
@@ -100,7 +118,7 @@ def next_here(
         why = "Answer the lab's questions before you change anything."
         if records_itself(workspace):
             why = "Answer the lab's questions from your capture."
-        if any(question.id == "cause" for question in lab.spec.questions):
+        if lab.spec.asks_for_cause:
             why = "Name the cause, the evidence for it and the gain that a fix would bring."
         answers = load_answers(workspace.root)
         drafted = sum(is_given(answers.get(question.id)) for question in lab.spec.questions)
@@ -111,9 +129,11 @@ def next_here(
         return NextStep("lab diagnose", why)
     answers = load_answers(workspace.root)
     open_ = [
-        question.id for question in lab.spec.questions if not is_given(answers.get(question.id))
+        question.id
+        for question in questions_of(lab, record)
+        if not is_given(answers.get(question.id))
     ]
-    if open_ and record.help.solution is None:  # `lab reset` empties diagnosis.toml, too
+    if open_:  # `lab reset` empties diagnosis.toml, too
         return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
     latest = captures[-1][1] if captures else None
     return _after_diagnosis(workspace, attempts, record, latest)
@@ -144,7 +164,7 @@ def _after_diagnosis(
             return NextStep("lab check", "You have corrected your diagnosis: check it.")
         return NextStep(
             "lab diagnose",
-            "Correct the answers that the last check found wrong; then run `lab check`.",
+            "It marks the answers that the last check found wrong. Correct them; then `lab check`.",
         )
     if last.outcome in ("INCONCLUSIVE", "ERROR"):
         return NextStep(
@@ -152,6 +172,11 @@ def _after_diagnosis(
         )
     if not corrected and any(c.kind == "diagnosis" and c.holds is False for c in last.criteria):
         change += " Answers that the check found wrong are corrected by `lab diagnose`."
+    # Speed is nothing to look at before the results are right; a task to record is another matter.
+    if last.reason in NOT_RIGHT and not lab.spec.devices[workspace.info.device].judges_diagnosis:
+        mend = NextStep("lab run", f"First mend in {files} what the ✗ names. Then `lab check`.")
+        changed = NextStep("lab check", "Your code has changed: see whether its results are right.")
+        return mend if lab.code_hash(workspace.root) == last.submission_hash else changed
     return _after_fail(workspace, last, latest, change)
 
 
@@ -194,9 +219,9 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None, change
             "lab run",
             "Mend what stopped the last check first. Once `lab run` runs to its end, `lab check`.",
         )
+    code = lab.code_hash(workspace.root)
     if lab.spec.evidence == "run":
         return NextStep("lab run", change)
-    code = lab.code_hash(workspace.root)
     if code == last.submission_hash and other_code:
         return NextStep("lab profile", f"Look at what is left. {change}")
     if code == last.submission_hash:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from bottleneck_lab.catalog import Lab, QuestionSpec
+from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.likeness import is_the_references
@@ -20,17 +20,6 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 ReadCapture = Callable[[str], CaptureFigures | None]
 """Read the figures of the capture with that name; None if it is not here."""
-
-
-def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:
-    """Return the lab's questions.
-
-    After the solution was looked at, those that only the learner's own capture can answer are left
-    out.
-    """
-    if record.help.solution is None:
-        return lab.spec.questions
-    return [question for question in lab.spec.questions if not needs_capture([question])]
 
 
 def standing_of(

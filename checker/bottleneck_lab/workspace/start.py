@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ from bottleneck_lab.workspace.atomic import (
     sync_folder,
     write_bytes,
 )
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import (
     STATE,
     Workspace,
@@ -176,6 +179,17 @@ def keep(workspace: Workspace, names: list[str]) -> Path | None:
     return final
 
 
+@contextmanager
+def handed_out_files(lab: Lab) -> Iterator[Path]:
+    """Yield a temporary folder with the lab's files as a learner gets them."""
+    with tempfile.TemporaryDirectory(prefix="lab-shipped-") as name:
+        for file in handed_out(lab):
+            copy = Path(name) / file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(_pristine(lab, file))
+        yield Path(name)
+
+
 def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path | None:
     """Put the installed lab's files back, and return where the learner's versions were saved.
 
@@ -202,17 +216,22 @@ def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path 
 
 
 def take_solution(workspace: Workspace) -> Path | None:
-    """Put the reference solution's editable files and its diagnosis into the workspace.
+    """Put the reference solution's editable files into the workspace, and its diagnosis, but for
+    what the learner has answered.
 
     Returns where the learner's own were saved; None when nothing was edited.
     """
     lab = workspace.lab
-    names = [
-        name for name in (*lab.spec.editable, "diagnosis.toml") if (lab.solution / name).is_file()
-    ]
+    own, reference = load_answers(workspace.root), load_answers(lab.solution)
+    is_answered = any(is_given(answer) for answer in own.values())
+    wanted = lab.spec.editable if is_answered else [*lab.spec.editable, "diagnosis.toml"]
+    names = [name for name in wanted if (lab.solution / name).is_file()]
     files = {name: (lab.solution / name).read_bytes() for name in names}
     with workspace.writing("lab solution"):
         kept = keep(workspace, [name for name in edited(workspace) if name in files])
         for name, data in files.items():
             workspace.write(workspace.root / name, data)
+    if is_answered:
+        open_ = {id_: each for id_, each in reference.items() if not is_given(own.get(id_))}
+        save_answers(workspace, open_)
     return kept

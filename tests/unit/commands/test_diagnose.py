@@ -15,7 +15,14 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.commands import asking
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.workspace.commitments import load_record
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
+from bottleneck_lab.workspace.attempts import record, submission
+from bottleneck_lab.workspace.commitments import (
+    Record,
+    load_record,
+    note_solution_taken,
+    questions_of,
+)
 from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.start import start_workspace
@@ -125,6 +132,61 @@ def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monk
     notes.clear()
     confirm_first_diagnosis(workspace, json=False)
     assert not notes, "it is committed already"
+
+
+def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):
+    diagnose(*ANSWERS)
+    with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+        sentence = "evidence: The capture shows a different figure."
+        wrong = CriterionResult("evidence", "diagnosis", False, sentence)
+        verdict = Verdict(
+            outcome=Outcome.FAIL,
+            reason="wrong diagnosis",
+            summary="",
+            lab=workspace.lab.slug,
+            lab_hash="",
+            submission_hash="",
+            device="virtual",
+            criteria=[wrong],
+            environment={},
+            isolation={},
+            started_at="2036-01-01T00:00:00Z",
+            duration_s=1.0,
+        )
+        record(workspace, verdict, folder)
+    shown = " ".join(diagnose().output.split())
+    assert "✗ Check 1: The capture shows a different figure." in shown
+    assert "`lab report 1` shows it" in shown
+    assert shown.endswith("Next: lab diagnose -a evidence=…")
+    assert "✗" not in diagnose("evidence=0.5").output
+
+
+def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspace):
+    diagnose(*ANSWERS)
+    lab, asked = workspace.lab, workspace.lab.spec.questions
+    note_solution_taken(workspace)
+    assert questions_of(lab, load_record(workspace)) == asked
+    nothing = Record([], load_record(workspace).help, 0)
+    assert [each.id for each in questions_of(lab, nothing)] == ["cause", "predicted_gain"]
+
+
+def test_the_tools_figure_waits_for_the_right_cause(workspace):
+    rows = []
+    for number in range(1, 4):
+        diagnose(f"cause={number}", *ANSWERS[1:])
+        rows.append(CliRunner().invoke(app, ["report"]).output)
+    right = load_answers(workspace.lab.solution)["cause"]
+    choices = workspace.lab.spec.questions[0].choices
+    for choice, shown in zip(choices, rows, strict=False):
+        assert ("rests on your `cause`" in " ".join(shown.split())) == (choice != right)
+
+
+def test_reset_says_that_the_answers_are_gone(workspace):
+    diagnose(*ANSWERS)
+    shown = CliRunner().invoke(app, ["reset", "--yes"])
+    assert shown.exit_code == 0
+    assert "diagnosis.toml is empty again" in shown.output
+    assert "empty" not in CliRunner().invoke(app, ["reset"]).output
 
 
 def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspace):

@@ -15,7 +15,8 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.commands import history
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.verdict import Prediction
-from bottleneck_lab.workspace.commitments import commit
+from bottleneck_lab.workspace import commitments, hints
+from bottleneck_lab.workspace.commitments import commit, note_solution_taken
 from bottleneck_lab.workspace.hints import take_hint
 from bottleneck_lab.workspace.start import start_workspace
 
@@ -83,5 +84,19 @@ def test_hints_are_listed_beside_the_diagnosis(tmp_path, monkeypatch):
     commit(workspace, {"cause": "norms"}, "")
     take_hint(workspace)
     lines = run().output.splitlines()
-    assert "diagnosis, before any hint: cause norms" in lines[-2]
-    assert lines[-1].endswith("hint 1")
+    assert "diagnosis, before any hint: cause norms" in lines[-1] + lines[-2]
+    assert any(line.endswith("hint 1") for line in lines)
+
+
+def test_everything_stands_in_the_order_of_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr(hints, "now", lambda: "2026-01-01T00:00:03+00:00")
+    take_hint(workspace)
+    times = iter(["2026-01-01T00:00:05+00:00", "2026-01-01T00:00:01Z"])
+    monkeypatch.setattr(commitments, "now", lambda: next(times))
+    note_solution_taken(workspace)
+    commit(workspace, {"cause": "norms"}, "")
+    shown = [line[23:].split(",")[0] for line in run().output.splitlines()[-3:]]
+    assert shown == ["diagnosis", "hint 1", "looked at the solution"]

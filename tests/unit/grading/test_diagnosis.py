@@ -260,7 +260,8 @@ def test_an_answer_that_was_corrected_holds_and_earns_nothing():
     now = {"wait": 0.6, "cause": "input"}
     wait, cause = grade_diagnosis([WAIT, CAUSE], now, solution, seen(), first)[0]
     assert (wait.holds, wait.corrected, cause.corrected) == (True, True, UNSET)
-    assert "isn't your finding" in wait.sentence
+    assert "wrong in your first diagnosis" in wait.sentence
+    assert "report" not in wait.sentence, "none need have been read"
     (other,) = grade_diagnosis([WAIT], {"wait": 0.61}, {}, seen(), {"wait": 0.6})[0]
     assert other.corrected is UNSET, "both answers are right"
 

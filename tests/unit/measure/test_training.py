@@ -117,7 +117,7 @@ REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
     ("wrong", "says"),
     [
         (REPORTS[:1], "due after steps 10, 20"),
-        ([REPORTS[0], (20, {"loss": 0.251})], "The report of step 20 says loss 0.251"),
+        ([REPORTS[0], (20, {"loss": 0.251})], "says loss 0.251; the shipped script's is 0.25"),
         ([REPORTS[0], (20, {})], "it should have loss"),
         ([REPORTS[0], (20, {"loss": float("nan")})], "loss nan"),
     ],

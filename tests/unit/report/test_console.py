@@ -88,6 +88,12 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
     assert text == golden("verdict-slow-60-ascii.txt")
 
 
+def test_the_card_says_what_a_corrected_answer_earns(draw):
+    answer = CriterionResult("cause", "diagnosis", True, "cause: right", corrected=True)
+    text = draw(render_verdict, replace(made_up.passed(), criteria=[answer]))
+    assert "no points where work is graded" in " ".join(text.split())
+
+
 def test_what_was_not_measured_is_named_once_a_reason_and_is_no_doubt(draw):
     spec = CriterionSpec("speed", "target", "A step is fast", label="speed of a step")
     ended = not_measured(spec, "because the check ended first")

@@ -7,10 +7,11 @@ import math
 import msgspec
 import pytest
 
-from bottleneck_lab.grading.verdict import Prediction
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.page import charts, steps_chart
+from bottleneck_lab.report.page.attempts_chart import attempts_chart
 
 from . import made_up, made_up_capture
 
@@ -191,3 +192,22 @@ def test_what_recording_cost_is_told_by_setting():
     assert ", 3%: operators " in sentence
     assert ", shapes " in sentence
     assert words.describe_costs(timeline, {}) == ""
+
+
+def test_a_lab_that_asks_for_no_cause_gets_no_praise_for_one():
+    misread = Standing(True, measured=False)
+    shown = words.describe_standing(misread, names_cause=False)
+    assert shown == "not all answers right on the first try"
+    assert "cause named" in words.describe_standing(misread)
+
+
+def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
+    figures = [
+        CriterionResult("caught", "correctness", True, "", value=1.0, target=1.0),
+        CriterionResult("false-alarms", "correctness", False, "", value=0.8),
+        CriterionResult("budget", "target", True, "", value=500.0, target=900.0),
+    ]
+    gate = msgspec.structs.replace(made_up.slow(), lab="perf-gate", criteria=figures)
+    assert words.main_criterion([gate]) == "false-alarms"
+    assert words.main_criterion([]) is None
+    assert "jobs with a false alarm over 2 attempts" in str(attempts_chart([gate, gate]))

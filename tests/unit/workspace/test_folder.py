@@ -31,7 +31,7 @@ from bottleneck_lab.workspace.commitments import (
     note_revealed,
     note_solution_taken,
 )
-from bottleneck_lab.workspace.diagnosis_file import save_answers
+from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
@@ -327,6 +327,13 @@ class TestSolution:
         ).read_bytes()
         assert kept is not None
         assert (kept / "work.py").read_text() == "mine"
+
+    def test_answers_that_were_given_stay(self, workspace):
+        save_answers(workspace, {"cause": "memory bandwidth"})
+        take_solution(workspace)
+        answers = load_answers(workspace.root)
+        assert answers["cause"] == "memory bandwidth"
+        assert answers["gain"] == load_answers(workspace.lab.solution)["gain"], "it was open"
 
 
 class TestAttempts:
@@ -682,7 +689,7 @@ class TestNextStep:
         checked = load_attempts(workspace)[-1].verdict.submission_hash
         made = json.dumps({"made_at": "2001-01-01T00:00:00+00:00", "code": checked})
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
-        assert self.next(workspace) == "lab profile", "the next is of a change"
+        assert self.next(workspace) == "lab report --html", "this code is captured"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab profile", "only the old code is captured"
         capture_as_it_is(workspace)
@@ -706,6 +713,29 @@ class TestNextStep:
         (workspace.root / "work.py").write_text("raise SystemExit")
         capture_as_it_is(workspace)
         assert self.next(workspace) == "lab check", "a capture was made: the error is gone"
+
+    def test_after_a_wrong_output_nothing_is_profiled(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        code = workspace.lab.code_hash(workspace.root)
+        verdict = make_verdict(reason="wrong output")
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, msgspec.structs.replace(verdict, submission_hash=code), folder)
+        assert self.next(workspace) == "lab run"
+        (workspace.root / "work.py").write_text("raise SystemExit")
+        assert self.next(workspace) == "lab check"
+
+    def test_a_jump_through_the_course_comes_with_a_word(self, content):
+        labs = catalog.load_labs()
+        first, *_, last = labs
+        progress.note_attempt(last, "/gone", "PASS")
+        why = next_step.next_lab(labs, progress.load_progress()).why
+        assert labs[first].stage in why
+        assert "the first of the labs that you have left out" in why
+        second = list(labs)[1]
+        progress.note_attempt(second, "/gone", "PASS")
+        assert "before it" in next_step.next_lab(labs, progress.load_progress()).why
 
     def test_the_next_lab_is_the_same_from_every_folder(self, content):
         labs = catalog.load_labs()

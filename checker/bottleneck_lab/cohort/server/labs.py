@@ -23,9 +23,8 @@ from bottleneck_lab.cohort.submissions.intake import DIAGNOSIS
 from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.view.attempts import find_evidence, load_known_record
 from bottleneck_lab.grading.answers import describe_choices
-from bottleneck_lab.workspace.commitments import Commitment, Record
+from bottleneck_lab.workspace.commitments import Commitment, Record, questions_of
 from bottleneck_lab.workspace.diagnosis_file import with_answer
-from bottleneck_lab.workspace.standing import questions_of
 
 router = APIRouter()
 TOOLS: tuple[Tool, ...] = ("torch", "nsys", "ncu")

@@ -16,9 +16,9 @@ from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.verdict import Graded, Standing, Verdict
 from bottleneck_lab.measure.measured_key import solution_here
-from bottleneck_lab.workspace.commitments import Help, Record
+from bottleneck_lab.workspace.commitments import Help, Record, questions_of
 from bottleneck_lab.workspace.diagnosis_file import load_answers
-from bottleneck_lab.workspace.standing import is_copied, questions_of, standing_of
+from bottleneck_lab.workspace.standing import is_copied, standing_of
 
 FROM_CAPTURE = (
     "The diagnosis was compared with the learner's own capture; no runner can vouch for it,"

@@ -80,7 +80,7 @@ def print_holders(
     rest = len(holders) - top
     if rest > 0:
         sheet.line(
-            f"and {counted(rest, 'more line')}: add `--html` to `lab report`",
+            f"and {counted(rest, 'more line')}, on the page that `--html` writes",
             indent=1,
             style="dim",
         )

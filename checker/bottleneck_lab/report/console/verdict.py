@@ -51,7 +51,10 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     if any(criterion.holds is None for criterion in reached):
         sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     # Predicted and measured gain, and what the first diagnosis is worth.
-    sentences = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
+    sentences = [
+        words.describe_prediction(verdict),
+        words.describe_standing(verdict.diagnosis, names_cause=words.asks_for_cause(verdict)),
+    ]
     if any(sentences):
         sheet.heading("Your diagnosis")
     for sentence in filter(None, sentences):
@@ -86,6 +89,8 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
     if criterion.holds:
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
         figure = _figure(criterion)
+        if criterion.corrected is True:
+            figure = "corrected after your first diagnosis, so no points where work is graded"
         sheet.line(
             f"{label}{f': {figure}' if figure else ''}",
             indent=1,

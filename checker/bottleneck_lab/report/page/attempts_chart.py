@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
+
+from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
@@ -15,20 +18,18 @@ LEFT, RIGHT, TOP, BOTTOM = 0.08, 0.94, 20, 130
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
-    """Return the main criterion over the attempts, with its target; None if no attempt measured
-    one.
-
-    The main criterion is the first of kind `target` in the newest attempt that has one.
+    """Return the criterion that the lab is about over the attempts, with its target if it has one;
+    None if no attempt measured it.
     """
-    main = _main_criterion(attempts)
-    if main is None:
-        return None
+    id_ = words.main_criterion(attempts)
     results = [
-        next((each for each in verdict.criteria if each.id == main.id), None)
-        for verdict in attempts
+        next((each for each in verdict.criteria if each.id == id_), None) for verdict in attempts
     ]
-    gauges = [None if each is None else words.gauge(each) for each in results]
-    end = max(gauge.end for gauge in gauges if gauge)
+    gauges = [None if each is None else _gauge(each) for each in results]
+    end = max((gauge.end for gauge in gauges if gauge), default=0.0)
+    main = next((each for each in reversed(results) if each and each.value is not None), None)
+    if main is None or not end:
+        return None
 
     def height(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * value / end
@@ -55,15 +56,15 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
             figure = format_figure(gauge.value, main.unit, main.target)
             marks.append(_attempt(verdict.outcome, figure, points[-1]))
     path = [line(start, end, "axis") for start, end in pairwise(points)]
-    return chart(f"{main.id} over {len(attempts)} attempts", BOTTOM + 26, drawn, path, marks)
+    label = criterion_label(attempts[-1].lab, attempts[-1].device, main.id)
+    return chart(f"{label} over {len(attempts)} attempts", BOTTOM + 26, drawn, path, marks)
 
 
-def _main_criterion(attempts: Sequence[Verdict]) -> CriterionResult | None:
-    for verdict in reversed(attempts):
-        for criterion in verdict.criteria:
-            if criterion.kind == "target" and words.gauge(criterion) is not None:
-                return criterion
-    return None
+def _gauge(result: CriterionResult) -> words.Gauge | None:
+    """Return the figures to draw; without a target, those that were measured."""
+    if result.target is None:
+        result = msgspec.structs.replace(result, target=result.value)
+    return words.gauge(result)
 
 
 def _attempt(outcome: Outcome, figure: str, at: Point) -> Markup:

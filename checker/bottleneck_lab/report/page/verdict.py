@@ -106,10 +106,12 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     """Return the attempts: the main figure plotted, every attempt listed."""
     if not attempts:
         return None
-    rows = []
+    rows, main = [], words.main_criterion(attempts)
     for number, verdict in enumerate(attempts, start=1):
         targets = [
-            each for each in verdict.criteria if each.kind == "target" and each.value is not None
+            each
+            for each in verdict.criteria
+            if (each.kind == "target" or each.id == main) and each.value is not None
         ]
         figures = ", ".join(
             f"{criterion_label(verdict.lab, verdict.device, each.id)}:"

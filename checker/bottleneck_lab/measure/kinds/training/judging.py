@@ -30,7 +30,8 @@ def wrong_reports(reports: Reports, wanted: Reports, tolerance: float) -> str | 
         for name, value in numbers.items():
             if not math.isclose(value, right[name], rel_tol=tolerance, abs_tol=1e-6):
                 return (
-                    f"The report of step {step} says {name} {value:.6g}; it was {right[name]:.6g}."
+                    f"The report of step {step} says {name} {value:.6g}; the shipped script's is"
+                    f" {right[name]:.6g}, with the same seed, which this check has drawn."
                 )
     return None
 
