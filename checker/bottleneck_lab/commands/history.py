@@ -68,12 +68,11 @@ def command(
     if html:
         raise UsageError("--html plots the predictions of the whole course.", "Add --course.")
     workspace = here()
-    rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
-    cases = load_siblings(workspace)
+    record, cases = load_record(workspace), load_siblings(workspace)
     if json:
         print_json(
             {
-                "checks": rows,
+                "checks": [_row(attempt) for attempt in load_attempts(workspace)],
                 "diagnoses": record.commitments,
                 "help": record.help,
                 "siblings": cases,
@@ -162,6 +161,10 @@ _HELP = {
 """How a diagnosis was helped, by what gave the cause away."""
 
 
+_Line = tuple[str, str, int, str | None]
+"""A line with its time: the text, its hanging indent, its style."""
+
+
 def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> None:
     """Print whatever was recorded of the learner's way through the lab, in the order of time."""
     attempts = load_attempts(workspace)
@@ -176,7 +179,7 @@ def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> No
         if case.named is not None:
             state = "cause named" if case.named else "cause not named"
         events.append((case.at, f"unseen case: {state}"))
-    lines = [(at, f"     {_when(at)}  {event}", 18, None) for at, event in events]
+    lines: list[_Line] = [(at, f"     {_when(at)}  {event}", 18, None) for at, event in events]
     # After the rest: a check commits what stands in diagnosis.toml in the second that it begins in.
     lines += _checks(attempts)
     if not attempts:
@@ -190,9 +193,9 @@ def _when(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def _checks(attempts: list[Attempt]) -> list[tuple[str, str, int, str | None]]:
-    """Return a line for each check: its time, its text, its hanging indent, its style."""
-    lines: list[tuple[str, str, int, str | None]] = []
+def _checks(attempts: list[Attempt]) -> list[_Line]:
+    """Return a line for each check."""
+    lines: list[_Line] = []
     main = main_criterion([attempt.verdict for attempt in attempts])
     for number, verdict in ((attempt.number, attempt.verdict) for attempt in attempts):
         parts = [headline(verdict)]
@@ -207,8 +210,8 @@ def _checks(attempts: list[Attempt]) -> list[tuple[str, str, int, str | None]]:
         parts.append(describe_standing(verdict.diagnosis, names_cause=asks_for_cause(verdict)))
         start = f"{number:>3}  {_when(verdict.started_at)}  "
         text = f"{start}check: {verdict.outcome}, {'; '.join(filter(None, parts))}"
-        hang = len(start) - (len(start) - len(start.lstrip()))
-        lines.append((verdict.started_at, text, hang, OUTCOME_STYLES[verdict.outcome]))
+        style = OUTCOME_STYLES[verdict.outcome]
+        lines.append((verdict.started_at, text, len(start.lstrip()), style))
     return lines
 
 
