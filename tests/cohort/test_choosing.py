@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.catalog.spec import DeviceSpec
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.exports import export_grades, find_export
@@ -21,6 +22,7 @@ from bottleneck_lab.cohort.moments import iso, local, machine_zone, parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import HALF_DAY_MIN, make_run_sheet, use_run_sheet
 from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.view.choice import needs_of
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.cohort.view.standing import load_me
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
@@ -117,6 +119,7 @@ def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
         for path in ("/workshop", "/settings", f"/people/{ada.handle}"):
             page.goto(f"{address}{path}")
             assert not page.is_visible("#saved")
+            page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
             page.click("button:text-is('Save'), button:text-is('Rename')")
             page.wait_for_url(f"**{path}#saved")
             assert page.is_visible("#saved")
@@ -240,6 +243,8 @@ def test_the_page_says_what_is_chosen_and_why(sqlite_room):
         page = instructor.get("/workshop").text
         assert "This workshop has 5 of the course's 5 labs" in page
         assert "A new workshop starts with these" in page
+        assert "<b>Sum of squares: slow</b> <code>slow</code>" in page
+        assert "1 min · no GPU · quiet machine</small>\n<small>vectorising</small>" in page
         due = {"due-slow": "2090-01-01T09:00"}
         chosen = {"in-slow": "yes", "in-wrong": "yes", "order-slow": "2", "order-wrong": "1"}
         assert instructor.post("/workshop", action="save", **chosen, **due).status == 303
@@ -252,6 +257,23 @@ def test_the_page_says_what_is_chosen_and_why(sqlite_room):
         assert instructor.post("/workshop", action="whole", **chosen).status == 303
     with sqlite_room.cohort.database.reading() as connection:
         assert len(workshop_labs(connection)) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "needs"),
+    [
+        ({}, ["no GPU", "quiet machine"]),
+        ({"datasets": ["photos"]}, ["no GPU", "data set photos", "quiet machine"]),
+        (
+            {"devices": {"cpu": DeviceSpec([], {"tools": ["g++"]})}},
+            ["no GPU", "g++", "quiet machine"],
+        ),
+        ({"devices": {"cuda": DeviceSpec([], gpus=2)}}, ["2 GPUs", "quiet machine"]),
+    ],
+)
+def test_a_lab_says_what_it_needs(changes, needs):
+    lab = find_lab("slow")
+    assert needs_of(replace(lab, spec=replace(lab.spec, **changes))) == needs
 
 
 def test_half_a_day_has_the_labs_that_fit_without_gaps(course):

@@ -85,6 +85,37 @@ def test_a_roster_that_cannot_be_used_is_refused_with_the_line(text, message):
         read_roster(text.encode())
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Matrikelnummer;Nachname;Vorname;E-Mail;Gruppe",
+        "Matrikel-Nr.;Name;Vorname;E-Mail-Adresse;Gruppen",
+        "Numéro étudiant;Nom;Prénom;Courriel;Groupe",
+        "N° étudiant;Nom de famille;Prénom;Adresse e-mail;Groupe",
+        "Matrícula;Apellidos;Nombre;Correo electrónico;Grupo",
+        "Número de ID;Apellido(s);Nombre;Dirección de correo;Grupos",
+        "ID-Nummer;Nachname;Vorname;E-Mail-Adresse;Gruppe;Abgabe 1 (Punkte)",
+    ],
+)
+def test_a_roster_is_read_in_german_french_and_spanish(header):
+    work = ";3" * header.count("Punkte")
+    (ada,) = read_roster(f"{header}\n7;Lovelace;Ada;ada@example.org;A{work}\n".encode()).learners
+    assert ada == {
+        "student_id": "7",
+        "first_name": "Ada",
+        "last_name": "Lovelace",
+        "email": "ada@example.org",
+        "section": "A",
+        "name": "Ada Lovelace",
+    }
+
+
+def test_a_column_of_names_beside_one_half_is_the_other_half_or_the_whole():
+    table = "Matrikelnummer;Name;Vorname\n1;Janssen;Jan\n2;Ada Lovelace;Ada\n3;Thomas;Thomas\n"
+    names = [(one["first_name"], one["last_name"]) for one in read_roster(table.encode()).learners]
+    assert names == [("Jan", "Janssen"), ("Ada", "Lovelace"), ("Thomas", "Thomas")]
+
+
 def test_a_roster_says_how_many_it_holds_and_what_is_not_read():
     roster = read_roster(b"student_id,name,diet,,\ns1,Ada,none,,\ns2,Eve,none\n")
     assert describe_roster(roster, 2, 0) == (
@@ -95,7 +126,7 @@ def test_a_roster_says_how_many_it_holds_and_what_is_not_read():
 def test_a_roster_without_names_leaves_names_alone(sqlite_room):
     room = sqlite_room
     full = "student_id,last_name,first_name\ns1,Groß,Änne\n"
-    partial = "student_id;Nachname;email\ns1;Klein;a@example.org\ns2;Bob;\n"
+    partial = "student_id;Rufname;email\ns1;Klein;a@example.org\ns2;Bob;\n"
     with room.cohort.database.writing() as connection:
         for text in (full, partial):
             roster = read_roster(text.encode())

@@ -25,6 +25,7 @@ from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
 from bottleneck_lab.cohort.grading.grades import DAY_S, override_grade
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.changes import merge
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.grade import apportion
@@ -292,7 +293,7 @@ def test_of_equal_points_the_pass_counts_and_its_reason_stands_in_the_sum(sqlite
     reason = "all but answers that were corrected after a report had shown the figure"
     with pages(room) as (instructor, _, port):
         page = instructor.get(f"/people/{ada.handle}/grades/slow").text
-        assert f'<td class="sentence">{reason}</td><td class="number">50.0</td>' in page
+        assert f'<br>{reason}</td><td class="number">50.0</td>' in page
         counting = re.search(
             r'<tr class="total"><th scope="row"><a href="/submissions/(\w+)"', page
         )
@@ -319,6 +320,32 @@ def test_shown_parts_add_up_to_the_points(parts, points):
     amounts = apportion([points / parts] * parts, points)
     assert sum(round(100 * each) for each in amounts) == round(100 * points)
     assert max(amounts) - min(amounts) < 0.011
+
+
+def test_points_lead_to_their_submission_and_back_also_of_somebody_merged(sqlite_room):
+    room = sqlite_room
+    (ada, _), (twin, second) = room.join("Ada"), room.join("Ada L.")
+    handle = measured(room, second)
+    due = room.clock() - 2 * DAY_S
+    with room.cohort.database.writing() as connection:
+        merge(connection, twin, ada, 0.0)
+        set_rules(connection, "slow", 0.0, due=due)
+        extend(connection, ada.id, "slow", due + 3 * DAY_S, 0, 0.0)
+    with pages(room) as (instructor, _, _):
+        table = instructor.get("/grades").text
+        assert f'<a href="/people/{ada.handle}" aria-label="Ada, all labs: 100.0">' in table
+        for person in (ada, twin):
+            page = instructor.get(f"/people/{person.handle}/grades/slow").text
+            assert "slow of <a" in page
+            assert f'by the <a href="/submissions/{handle}">submission of' in page
+            assert "by an extension (for everybody else" in page
+        path = f"/people/{twin.handle}/grades/slow"
+        assert (
+            f'href="{path}">Points of Ada L. in slow</a>'
+            in instructor.get(f"/submissions/{handle}").text
+        )
+        assert instructor.post(path, points="50", comment="As agreed").status == 303
+    assert grades(room)[ada.handle, "slow"].score == 50.0
 
 
 def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):

@@ -128,6 +128,14 @@ def test_merging_and_removing_show_whose_points_change_before_they_are_done(sqli
         assert "change the points of 2 learners" in page.text
         freed = {"Ada": (100.0, 0.0), again.name: (0.0, 50.0)}
         assert changes(remove, {again.name: 50.0, "Ada L.": 50.0}) == freed
+        # Bringing her back undoes all of it: who was merged into her is so again.
+        back = {name: (after, before) for name, (before, after) in freed.items()}
+        assert changes(remove, {"Ada": 100.0, "Ada L.": 50.0}, how="restore") == back
+        assert changes(remove, {again.name: 50.0, "Ada L.": 50.0}) == freed
+        merge = f"/people/{again.handle}/merge"
+        assert changes(merge, {"Ada L.": 50.0}, into=twin.handle) == {again.name: (50.0, 0.0)}
+        both = {"Ada": 100.0, "Ada L.": 50.0}
+        assert changes(remove, both, how="restore") == {"Ada": (0.0, 100.0)}, "she is Ada L. now"
 
 
 def test_what_costs_nobody_points_is_saved_at_once(sqlite_room):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from statistics import mean
 
 import pytest
@@ -10,12 +11,15 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.rehearsal import summary
 from bottleneck_lab.cohort.rehearsal.learners import (
     Block,
     Script,
     Try,
     choose_device,
     lay_out,
+    lay_out_times,
     make_scripts,
     reverse,
 )
@@ -23,6 +27,7 @@ from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
 from bottleneck_lab.cohort.rehearsal.summary import Plan, by_hour, quantile, rehearse, what_breaks
 from bottleneck_lab.cohort.running.durations import keep_duration, load_durations
+from bottleneck_lab.cohort.runsheet import make_run_sheet, times_of_one_day, use_run_sheet
 from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.commands.cohort import rehearse as command
 
@@ -94,39 +99,61 @@ def test_labs_take_the_minutes_that_they_declare():
 def test_waits_are_told_by_the_hour():
     checks = [Check(at, "slow", "cpu", sent=at, began=100.0 * at, ended=500.0) for at in (1, 2, 3)]
     checks.append(Check(4, "slow", "cpu", sent=4000.0))
-    first, second = by_hour(Outcomes(checks, {}, 4000.0))
+    room = Outcomes(checks, {}, 4000.0)
+    first, second = by_hour([room])
     assert (first.submissions, first.median_s, first.longest_s, first.queue) == (3, 198, 297, 3)
     assert (second.unmeasured, second.queue) == (1, 1)
+    first, second = by_hour([room, Outcomes([], {}, 60.0)])
+    assert (first.submissions, first.queue, second.unmeasured) == (1.5, 3, 0.5)
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.9) == 4.0
 
 
 def test_what_breaks_first_is_named():
     checks = [Check(0, "slow", "cpu", sent=60.0, began=1000.0, ended=5000.0)]
     plan = Plan([BLOCK], 1, 1.0, Machines(), {})
-    sentences = what_breaks(plan, Outcomes(checks, {}, 5000.0))
-    assert "Who submits slow at 0:01 waits longer than 5 minutes" in sentences[0]
+    room = Outcomes(checks, {}, 5000.0)
+    sentences = what_breaks(plan, [room])
+    assert "Who submits slow at 0:01 or later waits longer than 5 minutes" in sentences[0]
     assert (
         "All checks of slow take 67 minutes; in the 60 minutes of the lab, 60 can be had"
         in sentences[1]
     )
     assert "No check of slow has run on this machine yet" in sentences[2]
+    (rare, *_) = what_breaks(plan, [room, Outcomes([], {}, 0.0), Outcomes([], {}, 0.0)])
+    assert rare.startswith("In 1 of 3 rooms, who submits slow at 0:01")
 
 
-def test_what_would_help_is_tried_out():
+def test_what_would_help_is_tried_out(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWN", 1)  # one room does
     plan = Plan([BLOCK], 4, 1.2, Machines(), {("slow", "cpu"): [600.0]}, budget=2)
     result = rehearse(plan)
     assert result.longest_s > 600
     assert result.options[0].what == "one more machine"
     assert result.options[0].longest_s < result.longest_s < result.slower.longest_s
+    assert result.larger == [], "this room is too large already"
 
 
-def test_slower_checks_wait_longer_where_nothing_was_recorded():
+def test_a_small_room_is_played_often_and_larger_ones_until_they_wait(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWN", 4)
+    monkeypatch.setattr(summary, "LARGER", 9)
+    block = Block("slow", "cpu", 0.0, 900.0)
+    result = rehearse(Plan([block], 2, 1.2, Machines(), {("slow", "cpu"): [60.0]}))
+    assert result.rooms == 2
+    assert result.verdict_s >= result.p90_s + 60
+    assert [each.what for each in result.larger] == ["4 learners", "8 learners"]
+    assert result.p90_s < result.larger[1].p90_s
+
+
+def test_slower_checks_wait_longer_where_nothing_was_recorded(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWN", 1)
     busy = Block("slow", "cpu", 0.0, 300.0)
     result = rehearse(Plan([busy], 6, 1.2, Machines(), {}), options=False)
     assert 0 < result.longest_s < result.slower.longest_s
 
 
 def test_the_command_plays_with_recorded_durations(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWN", 1)
+    monkeypatch.setattr(summary, "LARGER", 1)
     keep_duration("slow", "cpu", 30.0)
     words = ["cohort", "rehearse", "--learners", "3", "--labs", "slow,wrong"]
     done = CliRunner().invoke(app, words)
@@ -148,6 +175,30 @@ def test_a_rehearsal_plays_the_cohorts_labs_or_those_that_are_named(sqlite_room,
     assert played() == ["wrong", "slow"]
     assert played("--labs", "slow, broken") == ["slow", "broken"]
     assert played("--labs", "all") == list(load_labs())
+
+
+def test_a_rehearsal_has_the_breaks_of_the_workshops_times(sqlite_room, monkeypatch):
+    monkeypatch.setattr(summary, "DRAWN", 2)
+    monkeypatch.setattr(summary, "LARGER", 1)
+    room, labs = sqlite_room, [find_lab("slow"), find_lab("wrong")]
+    begins = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
+    sheet = make_run_sheet("half-day", labs, begins)
+    with room.cohort.database.writing() as connection:
+        use_run_sheet(connection, sheet, 0.0)
+        times = times_of_one_day(connection, ["slow", "wrong"])
+        first, second = lay_out_times(labs, 0, times)
+        set_rules(connection, "wrong", 0.0, opens=times["slow"][0])
+        assert times_of_one_day(connection, ["slow", "wrong"]) == {}, "they overlap"
+        use_run_sheet(connection, make_run_sheet("six-weeks", labs, begins), 0.0)
+        assert times_of_one_day(connection, ["slow", "wrong"]) == {}
+        use_run_sheet(connection, sheet, 0.0)
+    assert (first.begins, first.ends) == (0.0, labs[0].spec.minutes * 60.0)
+    opens = [sheet.labs[slug].opens for slug in ("slow", "wrong")]
+    assert second.begins == (opens[1] - opens[0]).total_seconds() > first.ends
+    words = ["cohort", "rehearse", "--learners", "1", "--folder", str(room.cohort.folder)]
+    output = CliRunner().invoke(app, words).output
+    assert "By the workshop's own times, 0:00 being 2026-11-30 09:20 (UTC)" in output
+    assert "Played in 2 rooms of 1 learner each" in output
 
 
 def test_real_checks_are_measured_and_kept():

@@ -159,7 +159,7 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     look(page, "room")
     learners_stay_in_view(page)
     page.locator(".matrix a", has_text="01 wrong").click()
-    page.wait_for_selector("text=Attempts")
+    page.wait_for_selector("text=Own checks")
     look(page, "person")
     person = page.url.rpartition("/people/")[2]
     page.locator("tbody a").first.click()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection
 
 from bottleneck_lab.catalog import Lab, load_labs
-from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.grading.rules import rules_for, set_rules
 from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.errors import UsageError
 
 Plan = Literal["half-day", "six-weeks"]
 HALF_DAY_MIN = 240
 WEEKS = 6
+DAY_S = 86400.0
 
 WELCOME_MIN, TALK_MIN, BREAK_MIN, END_MIN = 20, 10, 15, 15
 """Minutes of the half day besides labs: installing and joining, talking about each lab, the break
@@ -177,6 +179,24 @@ def use_run_sheet(connection: Connection, sheet: RunSheet, at: float) -> None:
             for name, moment in msgspec.structs.asdict(moments).items()
         }
         set_rules(connection, slug, at, **values)
+
+
+def times_of_one_day(connection: Connection, labs: list[str]) -> dict[str, tuple[float, float]]:
+    """Return when each lab opens and is due (s since the epoch), as a half day's sheet sets both.
+
+    Empty where a lab lacks one of them, two labs overlap, or they span more than a day: nothing
+    says on which evening of a week people work.
+    """
+    of = rules_for(connection, [])
+    times = {}
+    for lab in labs:
+        rules = of(lab, None)
+        if rules.opens is None or rules.due is None:
+            return {}
+        times[lab] = (rules.opens, rules.due)
+    ordered = sorted(times.values())
+    overlap = any(opens < due for (_, due), (opens, _) in pairwise(ordered))
+    return {} if overlap or ordered[-1][1] - ordered[0][0] > DAY_S else times
 
 
 def render_markdown(sheet: RunSheet, title: str, form: Callable[[datetime], str]) -> str:

@@ -111,7 +111,7 @@ def _show(me: Me, url: str) -> None:
         if lab.reason:
             say(f"    points: {lab.reason}", hang=4)
         if lab.comment:
-            say(f"    points set by your instructor: {lab.comment}", hang=4)
+            say(f"    overridden by your instructor: {lab.comment}", hang=4)
     if any(lab.points is not None and lab.points < lab.max_points for lab in me.labs):
         say("`lab status --web` opens your page: click points there to see how they add up.")
     for standing in me.submissions[:10]:

@@ -72,7 +72,7 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
     """Return typed text in the form that the question needs: a choice, a number, or the text.
 
     A choice may be given by its number or how it begins, a share as a percentage, a ratio with an
-    x. Text that fits none is returned as it is, for the complaint about it.
+    x, both with a decimal comma. Text that fits none is returned as it is, for the complaint.
     """
     text = text.strip()
     if question.type == "choice":
@@ -83,8 +83,10 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
         return begun[0] if text and len(begun) == 1 else text
     if question.type in ("share", "ratio", "number"):
         unit = {"share": "%", "ratio": "x"}.get(question.type, "")
+        # Of a number at large a comma might group thousands.
+        digits = text.removesuffix(unit).replace(",", "." if unit else ",")
         try:
-            number = float(text.removesuffix(unit))
+            number = float(digits)
             # 23.2% is 0.232, as it is written to a file and read again, not 0.23199999999999998.
             return round(number / 100, 15) if text.endswith("%") else number
         except ValueError:

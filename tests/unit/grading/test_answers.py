@@ -23,7 +23,7 @@ def test_a_choice_that_the_question_explains_itself_stands_alone():
     assert describe_choices(question) == ["1  memory-bound", "2  far below"]
 
 
-@pytest.mark.parametrize("text", ["23.2%", "0.232"])
+@pytest.mark.parametrize("text", ["23.2%", "0.232", "23,2 %", "0,232"])
 def test_a_share_is_the_same_number_however_it_is_typed(text):
     question = QuestionSpec("evidence", "share", "For what share of the time?")
     assert read_answer(question, text) == 0.232

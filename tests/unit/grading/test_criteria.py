@@ -263,9 +263,9 @@ def test_gravest_reason_first(holds, outcome, reason):
 
 def test_nothing_needs_to_be_undone_where_the_shipped_code_was_wrong():
     wrong, slow = (given_results(*holds) for holds in ([False] + [True] * 3, [True, False] * 2))
-    assert conclude(wrong, specs=SPECS, wrong_as_shipped=True).advice == [WRONG_AS_SHIPPED]
+    assert conclude(wrong, specs=SPECS, about="wrong output").advice == [WRONG_AS_SHIPPED]
     assert conclude(wrong, specs=SPECS).advice == ADVICE["wrong output"]
-    assert conclude(slow, specs=SPECS, wrong_as_shipped=True) == conclude(slow, specs=SPECS)
+    assert conclude(slow, specs=SPECS, about="wrong output") == conclude(slow, specs=SPECS)
 
 
 @pytest.mark.parametrize("holds", list(itertools.product((True, False, None), repeat=4)))

@@ -85,7 +85,7 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class GradingRules(msgspec.Struct, frozen=True):
-    """All that decides how verdicts become points. `points` by lab, which are its weight too."""
+    """All that decides how verdicts become points. `points` by lab."""
 
     scoring: Scoring
     partial_credit: bool
@@ -373,7 +373,7 @@ def override_grade(
         raise RefusedError(
             "bad-request",
             f"{lab} is worth {most:g} points, so nobody can be given {points:g}.",
-            f"Write a number from 0 to {most:g}; Rules and weights changes what a lab is worth.",
+            f"Write a number from 0 to {most:g}; the grading rules say what a lab is worth.",
         )
     # Deleted and written anew: SQLAlchemy has no upsert for both databases.
     table, points = tables.overrides, to_points(points)

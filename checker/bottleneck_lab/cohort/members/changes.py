@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.cohort.members.calls import call_for_help
-from bottleneck_lab.cohort.members.people import Person, checked_name
+from bottleneck_lab.cohort.members.people import Person, by_handle, checked_name
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -89,21 +89,38 @@ def remove(connection: Connection, person: Person, at: float) -> None:
     is kept, so that `restore` brings them back without joining again.
     """
     people, sessions = tables.people, tables.sessions
-    for handle in (
-        connection.execute(select(people.c.handle).where(people.c.merged_into == person.id))
-        .scalars()
-        .all()
-    ):
+    query = select(people.c.handle).where(people.c.merged_into == person.id)
+    freed = connection.execute(query).scalars().all()
+    for handle in freed:
         separate(connection, handle, at)
     connection.execute(update(people).where(people.c.id == person.id).values(removed=at))
     connection.execute(sessions.delete().where(sessions.c.person == person.id))
-    note(connection, at, "removed", person=person.id)
+    # The log says who was freed: to bring the learner back, merges them again.
+    note(connection, at, "removed", " ".join(freed), person=person.id)
 
 
 def restore(connection: Connection, handle: str, at: float) -> None:
-    """Undo a removal: the learner's token and submissions count again."""
-    people = tables.people
+    """Undo a removal: the learner's token and submissions count again.
+
+    Whoever the removal freed counts for them again, except those who were merged into somebody else
+    or removed since.
+    """
+    people, events = tables.people, tables.events
     connection.execute(update(people).where(people.c.handle == handle).values(removed=None))
+    person = by_handle(connection, handle)
+    removals = (
+        select(events.c.text)
+        .where(events.c.kind == "removed", events.c.person == person.id)
+        .order_by(events.c.id.desc())
+    )
+    freed = connection.execute(removals).scalars().first() or ""
+    alone = select(people.c.handle).where(
+        people.c.handle.in_(freed.split()),
+        people.c.merged_into.is_(None),
+        people.c.removed.is_(None),
+    )
+    for other in connection.execute(alone).scalars().all():
+        merge(connection, by_handle(connection, other), person, at)
     note(connection, at, "restored", handle)
 
 

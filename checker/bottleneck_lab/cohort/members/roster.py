@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections import Counter
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -25,29 +26,34 @@ MAX_CELL = 200
 """Characters of a cell that are kept."""
 _COLUMNS = {
     "student_id": (
-        "student_id",
-        "student id",
-        "id",
-        "id number",
-        "idnumber",
-        "sid",
-        "identifier",
-        "sis user id",
-        "username",
-        "login",
+        *("studentid", "id", "idnumber", "sid", "identifier", "sisuserid", "username", "login"),
+        *("matrikelnummer", "matrikelnr", "matrikel", "idnummer", "legi", "benutzername"),
+        *("numeroetudiant", "netudiant", "noetudiant", "numerodetudiant", "matricule"),
+        *("numerodidentification", "identifiant", "nomdutilisateur"),
+        *("matricula", "numerodematricula", "numerodeestudiante", "numerodeid", "expediente"),
     ),
-    "first_name": ("first_name", "firstname", "given name", "first name"),
-    "last_name": ("last_name", "lastname", "surname", "family name", "last name"),
-    "name": ("name", "student", "full name", "github_username"),
-    "email": ("email", "e-mail", "mail", "email address"),
-    "section": ("section", "sections", "group", "groups", "classroom"),
-    "sis_id": ("sis_id", "sis user id"),
-    "sis_login": ("sis_login", "sis login id", "github_username"),
-    "canvas_id": ("canvas_id",),
+    "first_name": ("firstname", "givenname", "vorname", "prenom"),
+    "last_name": (
+        *("lastname", "surname", "familyname", "nachname", "familienname"),
+        *("nomdefamille", "apellidos", "apellido"),
+    ),
+    "name": ("name", "student", "fullname", "githubusername", "nom", "nombre"),
+    "email": (
+        *("email", "mail", "emailaddress", "emailadresse"),
+        *("courriel", "adresseemail", "adressedecourriel"),
+        *("correo", "correoelectronico", "direcciondecorreo", "direccionemail"),
+    ),
+    "section": (
+        *("section", "sections", "group", "groups", "classroom"),
+        *("gruppe", "gruppen", "groupe", "groupes", "grupo", "grupos", "seccion"),
+    ),
+    "sis_id": ("sisid", "sisuserid"),
+    "sis_login": ("sislogin", "sisloginid", "githubusername"),
+    "canvas_id": ("canvasid",),
 }
-"""Names that a column may have; the first that is there counts. GitHub Classroom: identifier,
-github_username, github_id, name. Moodle: First name, Last name, ID number, Email address.
-Gradescope: First Name, Last Name, SID, Email, Sections.
+"""Names that a column may have, as `_fold` leaves them; the first that is there counts. They are
+those of our own tables, of the exports of Moodle (in English, German, French and Spanish),
+Gradescope and GitHub Classroom, and what people in those languages call them.
 """
 _CANVAS = {"id", "section"}
 """Columns by which a gradebook that Canvas exported is known, with `SIS Login ID` or its line of
@@ -55,9 +61,12 @@ points possible: whoever may not see SIS ids gets it without some or all of them
 `Student`, or in `LastName` and `FirstName`.
 """
 _EXPORTS = (
-    {"first name", "last name", "id number", "email address"},
-    {"first name", "last name", "sid", "email"},
-    {"identifier", "github_username", "github_id", "name"},
+    {"firstname", "lastname", "idnumber", "emailaddress"},
+    {"vorname", "nachname", "idnummer", "emailadresse"},
+    {"prenom", "nomdefamille", "numerodidentification", "adressedecourriel"},
+    {"nombre", "apellidos", "numerodeid", "direcciondecorreo"},
+    {"firstname", "lastname", "sid", "email"},
+    {"identifier", "githubusername", "githubid", "name"},
 )
 """Columns by which an export of Moodle, Gradescope or GitHub Classroom is known."""
 _SUFFIX = re.compile(r"(?i:jr|sr)\.?|[IVX]+")
@@ -121,28 +130,26 @@ def read_roster(data: bytes) -> Roster:
     (_, header), *rows = _rows(decode_table(data))
     while header and not header[-1].strip():
         header.pop()
-    names = [cell.strip().lower() for cell in header]
-    # `SIS UserID` is `SIS User ID`.
-    keys = [name.replace(" ", "") for name in names]
+    keys = [_fold(cell) for cell in header]
     columns = {}
     for field, known in _COLUMNS.items():
-        wanted = [name.replace(" ", "") for name in known]
-        column = next((keys.index(name) for name in wanted if name in keys), None)
+        column = next((keys.index(name) for name in known if name in keys), None)
         if column is not None:
             columns[field] = column
-    canvas = set(names) >= _CANVAS and (
+    canvas = set(keys) >= _CANVAS and (
         "sisloginid" in keys or any(_is_points_possible(row) for row in rows)
     )
     # An export has a column for each assignment, and their names may be like anything.
-    if not canvas and not any(set(names) >= export for export in _EXPORTS):
+    if not canvas and not any(set(keys) >= export for export in _EXPORTS):
         _require_well_spelt(header, columns)
     if "student_id" not in columns:
         raise UsageError(
             f"The roster has no column student_id; its columns are {', '.join(header)}.",
-            "Call the column of student ids so.",
+            "Call the column of student ids so; names such as ID number, Matrikelnummer, Numéro"
+            " étudiant and Matrícula are read as well.",
         )
     if canvas:
-        columns["canvas_id"] = names.index("id")
+        columns["canvas_id"] = keys.index("id")
         rows = [row for row in rows if _is_canvas_learner(row, columns)]
     learners = [_learner(row, header, columns) for row in rows]
     if not learners:
@@ -157,6 +164,12 @@ def read_roster(data: bytes) -> Roster:
     # Nobody expects assignments and totals of a gradebook to be read.
     ignored = set() if canvas else set(range(len(header))) - {*columns.values()}
     return Roster(learners, [header[at] for at in sorted(ignored) if header[at]])
+
+
+def _fold(name: str) -> str:
+    """Return the letters and digits of a column's name: `E-Mail` is `email`, `Prénom` `prenom`."""
+    letters = unicodedata.normalize("NFKD", name.casefold())
+    return "".join(char for char in letters if char.isalnum())
 
 
 def _is_points_possible(row: _Row) -> bool:
@@ -180,14 +193,17 @@ def _require_well_spelt(header: list[str], columns: dict[str, int]) -> None:
 
     Its contents would be missing without a word.
     """
-    missing = [name for field, names in _COLUMNS.items() if field not in columns for name in names]
+    missing = {
+        name: field for field, names in _COLUMNS.items() if field not in columns for name in names
+    }
     for at, name in enumerate(header):
         if at not in columns.values() and (
-            close := get_close_matches(name.strip().lower(), missing, n=1, cutoff=0.8)
+            close := get_close_matches(_fold(name), missing, n=1, cutoff=0.8)
         ):
             raise UsageError(
                 f"Column {at + 1} of the roster is called '{name}', which is not read.",
-                f"Call it {close[0]} if that is meant, otherwise give it quite another name.",
+                f"Call it {missing[close[0]]} if that is meant, otherwise give it quite another"
+                " name.",
             )
 
 
@@ -225,7 +241,7 @@ def _rows(text: str) -> list[_Row]:
 
 
 def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str, str]:
-    """Return what a row says of its learner, without names if it has none.
+    """Return what a row says of its learner.
 
     Raises UsageError if it has more or fewer cells than the header, so that they would be read
     under wrong names, or no student id.
@@ -242,9 +258,24 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
         raise UsageError(
             f"Line {row.line} of the roster has no student id.", "Fill it in, or remove the line."
         )
-    # A full name is taken apart only where a comma says how: of "Maria Garcia Lopez" nobody knows.
+    return _with_names(values)
+
+
+def _with_names(values: dict[str, str]) -> dict[str, str]:
+    """Return a learner with both halves of the name, where they are known, and the whole of it.
+
+    Without a name in the table, there is none in the result: learners keep the one that they have.
+    """
     name = values.pop("name", "")
-    if name and not (values.get("first_name") or values.get("last_name")):
+    halves = [part for part in _NAME_PARTS if values.get(part)]
+    absent = [part for part in _NAME_PARTS if part not in values]
+    if name and halves and absent:
+        # Of "Name; Vorname" or "Nombre; Apellidos" it is the other half, or else it holds both.
+        known = values[halves[0]].split()
+        rest = [word for word in name.replace(",", " ").split() if word not in known]
+        values[absent[0]] = " ".join(rest) or name
+    elif name and not halves:
+        # Taken apart only where a comma says how: of "Maria Garcia Lopez" nobody knows.
         last, *others = name.split(", ")
         suffixes = [part for part in others if _SUFFIX.fullmatch(part)]
         given = [part for part in others if part not in suffixes]
@@ -254,7 +285,6 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
     parts = (values.get("first_name"), values.get("last_name"))
     if shown := clean(" ".join(part for part in parts if part) or name):
         return {**values, "name": shown}
-    # Without a name in the table, learners keep the one that they have.
     return {field: each for field, each in values.items() if field not in _NAME_PARTS}
 
 

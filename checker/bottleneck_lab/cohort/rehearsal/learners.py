@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -61,6 +61,18 @@ def lay_out(labs: Sequence[Lab], gpus: int, scale_s: float = 60.0) -> list[Block
         ends = begins + lab.spec.minutes * scale_s
         blocks.append(Block(lab.slug, choose_device(lab, gpus), begins, ends))
         begins = ends
+    return blocks
+
+
+def lay_out_times(
+    labs: Sequence[Lab], gpus: int, times: Mapping[str, tuple[float, float]]
+) -> list[Block]:
+    """Lay out labs by when each opens and is due (s since the epoch), beginning with the first."""
+    start = min(opens for opens, _ in times.values())
+    blocks = []
+    for lab in sorted(labs, key=lambda each: times[each.slug]):
+        opens, due = times[lab.slug]
+        blocks.append(Block(lab.slug, choose_device(lab, gpus), opens - start, due - start))
     return blocks
 
 

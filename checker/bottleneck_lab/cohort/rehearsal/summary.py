@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -22,6 +23,12 @@ SLOWER = 1.25
 """How much longer checks may take on the day: near a full machine, waits grow by far more."""
 BUDGET = 3
 """Submissions per learner and lab that the advice tries out."""
+DRAWN = 30
+"""Learners that are drawn at least: a smaller room is played several times, as one draw of a few
+learners says little.
+"""
+LARGER = 60
+"""Learners up to whom larger rooms are tried, each twice as large as the one before."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -44,16 +51,16 @@ class Plan(msgspec.Struct, frozen=True):
 class Hour(msgspec.Struct, frozen=True):
     """One hour: submissions in it, how long they waited (s), and the longest queue.
 
-    `unmeasured` are those whose check never began.
+    `unmeasured` are those whose check never began. Both counts are means over the rooms played.
     """
 
     begins: float
-    submissions: int
+    submissions: float
     median_s: float
     p90_s: float
     longest_s: float
     queue: int
-    unmeasured: int
+    unmeasured: float
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -65,19 +72,24 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
-    """A played workshop. `drained_s` is how long after the end of the last lab checks went on.
+    """A workshop that was played in so many `rooms`, which differ in the learners drawn.
 
-    `slower` are the waits if checks take `SLOWER` times as long.
+    `verdict_s` is the time within which 9 of 10 submissions have their verdict. `drained_s` is how
+    long after the end of the last lab checks went on. `slower` are the waits if checks take
+    `SLOWER` times as long, `larger` those with more learners.
     """
 
     blocks: list[Block]
+    rooms: int
     hours: list[Hour]
+    verdict_s: float
     p90_s: float
     longest_s: float
     drained_s: float
     breaks: list[str]
     options: list[Option]
     slower: Option
+    larger: list[Option]
     refusals: dict[str, int]
 
 
@@ -92,23 +104,25 @@ def waits_of(checks: Sequence[Check]) -> list[float]:
     return [check.wait_s for check in checks if check.wait_s is not None]
 
 
-def by_hour(outcomes: Outcomes) -> list[Hour]:
+def by_hour(rooms: Sequence[Outcomes]) -> list[Hour]:
     """Return the hours of a rehearsal, by when submissions were sent."""
     hours = []
-    for begins in range(0, math.ceil(outcomes.ended) or 1, 3600):
-        sent = [check for check in outcomes.checks if begins <= check.sent < begins + 3600]
+    checks = [check for room in rooms for check in room.checks]
+    for begins in range(0, math.ceil(max(room.ended for room in rooms)) or 1, 3600):
+        ends = begins + 3600
+        sent = [check for check in checks if begins <= check.sent < ends]
         if not sent:
             continue
         waits = waits_of(sent)
         hours.append(
             Hour(
                 begins,
-                submissions=len(sent),
+                submissions=len(sent) / len(rooms),
                 median_s=median(waits) if waits else 0.0,
                 p90_s=quantile(waits, QUANTILE),
                 longest_s=max(waits, default=0.0),
-                queue=_longest_queue(outcomes.checks, begins, begins + 3600),
-                unmeasured=len(sent) - len(waits),
+                queue=max(_longest_queue(room.checks, begins, ends) for room in rooms),
+                unmeasured=(len(sent) - len(waits)) / len(rooms),
             )
         )
     return hours
@@ -130,26 +144,31 @@ def _longest_queue(checks: Sequence[Check], begins: float, ends: float) -> int:
     return most
 
 
-def what_breaks(plan: Plan, outcomes: Outcomes) -> list[str]:
+def what_breaks(plan: Plan, rooms: Sequence[Outcomes]) -> list[str]:
     """Return in sentences what goes wrong, the earliest first; nothing if all is well."""
     sentences = []
-    late = [check for check in outcomes.checks if (check.wait_s or 0.0) > TOO_LONG_S]
+    checks = [check for room in rooms for check in room.checks]
+    late = [check for check in checks if (check.wait_s or 0.0) > TOO_LONG_S]
     if late:
         first = min(late, key=lambda check: check.sent)
         why = "its slots are full"
         if sort_of(first.lab, first.device) == "quiet":
             why = "its checks need the machine to themselves"
+        who = "Who"
+        if len(rooms) > 1:
+            count = sum(any(check in late for check in room.checks) for room in rooms)
+            who = f"In {count} of {len(rooms)} rooms, who"
         sentences.append(
-            f"Who submits {first.lab} at {clock(first.sent)} waits longer than"
+            f"{who} submits {first.lab} at {clock(first.sent)} or later waits longer than"
             f" {TOO_LONG_S / 60:.0f} minutes: {why}."
         )
     at_once = {"gpu": plan.machines.gpus, "quiet": 1, "modelled": plan.machines.slots}
     for block in plan.blocks:
         seconds = sum(
             check.ended - check.began
-            for check in outcomes.checks
+            for check in checks
             if check.lab == block.lab and check.ended is not None and check.began is not None
-        )
+        ) / len(rooms)
         minutes = (block.ends - block.begins) / 60
         room = minutes * at_once[sort_of(block.lab, block.device)] * plan.machines.count
         if room and seconds / 60 > room:
@@ -165,10 +184,11 @@ def what_breaks(plan: Plan, outcomes: Outcomes) -> list[str]:
             f"No check of {' or '.join(unknown)} has run on this machine yet, so how long one takes"
             " is assumed. `--measure` measures it first."
         )
-    missing = sum(check.began is None for check in outcomes.checks)
+    missing = sum(check.began is None for check in checks)
     if missing:
+        count = math.ceil(missing / len(rooms))
         sentences.append(
-            f"{counted(missing, 'submission')} never measured: no machine has the device."
+            f"{counted(count, 'submission')} never measured: no machine has the device."
         )
     return sentences
 
@@ -191,28 +211,40 @@ def _what_may_help(plan: Plan) -> dict[str, Plan]:
     return changed
 
 
+def _play_rooms(
+    plan: Plan, activity: str, progress: Callable[[str, float], None]
+) -> list[Outcomes]:
+    """Play a plan in as many rooms as `DRAWN` learners need, each drawn from a seed of its own."""
+    count = math.ceil(DRAWN / plan.learners)
+
+    def played(number: int) -> Outcomes:
+        seed = plan.seed + number
+        return play(
+            make_scripts(plan.blocks, plan.learners, plan.tries, seed, halves=plan.halves),
+            plan.machines,
+            plan.durations,
+            budget=plan.budget,
+            seed=seed,
+            progress=lambda share: progress(activity, (number + share) / count),
+        )
+
+    return [played(number) for number in range(count)]
+
+
 def rehearse(
     plan: Plan,
     *,
     options: bool = True,
     progress: Callable[[str, float], None] = lambda _activity, _share: None,
 ) -> Rehearsal:
-    """Play a workshop, and where waits are too long, play it again with what might help."""
+    """Play a workshop, and where waits are too long, play it again with what might help.
 
-    def once(activity: str, changed: Plan) -> Outcomes:
-        return play(
-            make_scripts(
-                changed.blocks, changed.learners, changed.tries, changed.seed, halves=changed.halves
-            ),
-            changed.machines,
-            changed.durations,
-            budget=changed.budget,
-            seed=changed.seed,
-            progress=lambda share: progress(activity, share),
-        )
+    Where they are not, with more learners.
+    """
 
     def option(what: str, changed: Plan) -> Option:
-        waits = waits_of(once(what, changed).checks)
+        rooms = _play_rooms(changed, what, progress)
+        waits = [wait for room in rooms for wait in waits_of(room.checks)]
         return Option(what, quantile(waits, QUANTILE), max(waits, default=0.0))
 
     # A lab without a record is assumed to be typical, and that too grows with `SLOWER`.
@@ -221,23 +253,34 @@ def rehearse(
         for block in plan.blocks
     }
     known = replace(plan, durations={**assumed, **plan.durations})
-    outcomes = once("playing the workshop", known)
-    waits = waits_of(outcomes.checks)
+    rooms = _play_rooms(known, "playing the workshop", progress)
+    checks = [check for room in rooms for check in room.checks]
+    waits = waits_of(checks)
     longest = max(waits, default=0.0)
-    tried = []
+    tried: list[Option] = []
+    larger: list[Option] = []
     if options and longest > TOO_LONG_S:
         tried = [option(what, changed) for what, changed in _what_may_help(known).items()]
+    elif options:
+        learners = 2 * plan.learners
+        while learners <= LARGER and not (larger and larger[-1].p90_s > TOO_LONG_S):
+            larger.append(option(f"{learners} learners", replace(known, learners=learners)))
+            learners *= 2
     slow = {pair: [SLOWER * each for each in seconds] for pair, seconds in known.durations.items()}
+    ends = max(block.ends for block in plan.blocks)
     return Rehearsal(
         plan.blocks,
-        by_hour(outcomes),
+        len(rooms),
+        by_hour(rooms),
+        verdict_s=quantile([c.ended - c.sent for c in checks if c.ended is not None], QUANTILE),
         p90_s=quantile(waits, QUANTILE),
         longest_s=longest,
-        drained_s=max(0.0, outcomes.ended - max(block.ends for block in plan.blocks)),
-        breaks=what_breaks(plan, outcomes),
+        drained_s=max(0.0, max(room.ended for room in rooms) - ends),
+        breaks=what_breaks(plan, rooms),
         options=sorted(tried, key=lambda each: each.longest_s),
         slower=option(f"checks that take {SLOWER:g} times as long", replace(known, durations=slow)),
-        refusals=outcomes.refusals,
+        larger=larger,
+        refusals=dict(sum((Counter(room.refusals) for room in rooms), Counter())),
     )
 
 

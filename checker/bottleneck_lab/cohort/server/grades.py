@@ -24,7 +24,7 @@ from bottleneck_lab.cohort.grading.grades import (
 from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.members import people
-from bottleneck_lab.cohort.members.people import clean
+from bottleneck_lab.cohort.members.people import Person, clean
 from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import amount_field, lab_field
@@ -63,6 +63,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         all_grades = load_grades(connection, shared.judge)
         altered = altered_records(connection, shared.judge.altered(connection))
         labs, waiting = workshop_labs(connection), unmeasured(connection)
+        worth = load_grading(connection).points
     rows = [
         (student, list(own)) for student, own in groupby(all_grades, key=lambda each: each.student)
     ]
@@ -71,6 +72,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         session,
         rows=rows,
         labs=labs,
+        points=worth,
         exports=EXPORTS,
         altered=altered,
         waiting=waiting,
@@ -144,13 +146,18 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
     """Show how one learner's points in one lab came about. Raises RefusedError for no learner."""
     shared, lab = state(request), lab_field(slug)
     with shared.cohort.database.reading() as connection:
-        who = people.by_handle(connection, handle)
+        who = _learner(connection, handle)
         why = explain_grade(connection, shared.judge, who.id, lab)
         log = override_log(connection, who)
         held = load_rules(connection, lab, who.id).hidden(shared.cohort.database.clock())
     return shared.page(
         "grade.html", session, person=who, why=why, log=log, held=held, max_comment=MAX_COMMENT
     )
+
+
+def _learner(connection: Connection, handle: str) -> Person:
+    """Return the one whose points somebody's are: if merged, the other. Raises RefusedError."""
+    return people.merged_group(connection, people.by_handle(connection, handle))[0]
 
 
 @router.get("/me/labs/{slug}/grade")
@@ -174,7 +181,7 @@ def override(
     """Override a learner's points, or withdraw the override. Raises RefusedError if incomplete."""
     lab, database = lab_field(slug), state(request).cohort.database
     with database.writing() as connection:
-        who, now = people.by_handle(connection, handle), database.clock()
+        who, now = _learner(connection, handle), database.clock()
         if fields.get("action") == "withdraw":
             withdraw_override(connection, who, lab, session.person, now)
         else:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, select, update
 from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.grades import load_students
 from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import load_rules, set_rules
 from bottleneck_lab.cohort.members import people
@@ -50,6 +51,7 @@ from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.cohort.view.attempts import load_attempts, load_capture, load_submission
 from bottleneck_lab.cohort.view.lab import load_distribution
 from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import UsageError
 
 router = APIRouter()
@@ -188,10 +190,13 @@ def submission(
     request: Request, session: AsAssistant, handle: str, against: str = "shipped"
 ) -> Response:
     """Show one submission: files, verdicts, attempts at measuring it."""
-    shared = state(request)
+    shared, table = state(request), tables.people
     with shared.cohort.database.reading() as connection:
         whole = load_submission(connection, shared.judge, shared.cohort.blobs, handle, against)
-    return shared.page("submission.html", session, whole=whole)
+        owner = connection.execute(select(table).where(table.c.handle == whole.person)).one()
+        counts = owner.role == "learner" and owner.removed is None
+        graded = counts and whole.attempt.lab in workshop_labs(connection)
+    return shared.page("submission.html", session, whole=whole, graded=graded)
 
 
 @router.get("/submissions/{handle}/capture", dependencies=[Depends(ASSISTANT)])
@@ -249,6 +254,7 @@ def _settings(request: Request, session: Session, done: str = "") -> Response:
         values = load_settings(connection)
         codes, revoked = join_codes(connection), revoked_codes(connection)
         removed, merged = former_people(connection)
+        learners = len(load_students(connection))
         table = tables.people
         staff = connection.execute(
             select(table.c.handle, table.c.name, table.c.role)
@@ -263,6 +269,7 @@ def _settings(request: Request, session: Session, done: str = "") -> Response:
         codes=codes,
         revoked=revoked,
         staff=staff,
+        learners=learners,
         removed=removed,
         merged=merged,
         runner_token=shared.cohort.runner_token(),

@@ -30,6 +30,7 @@ from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstru
 from bottleneck_lab.cohort.server.previews import save_or_preview
 from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
+from bottleneck_lab.cohort.view.choice import needs_of
 from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
 from bottleneck_lab.errors import UsageError
 
@@ -62,6 +63,7 @@ def _workshop(
         chosen=[labs[slug] for slug in chosen],
         others=[lab for slug, lab in labs.items() if slug not in chosen],
         rules={slug: rules(slug, None) for slug in labs},
+        needs={slug: needs_of(lab) for slug, lab in labs.items()},
         starting=chosen == starting_labs(),
         half_day=labs_of_half_day([labs[slug] for slug in chosen]),
         moments=MOMENTS,

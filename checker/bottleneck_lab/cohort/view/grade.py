@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.grading.grades import (
     score_work,
     to_points,
 )
+from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
@@ -43,7 +44,8 @@ class Explanation(msgspec.Struct, frozen=True):
 
     `works` are the submissions with what each is worth, oldest first. `lines` add up to the points
     before lateness, to the hundredth; empty where these are not partial credit, or no sum. Of those
-    points, the part `late_share` (0–1) is lost, for `late_days` that had begun.
+    points, the part `late_share` (0–1) is lost, for `late_days` that had begun. `due_for_all` is
+    the due date without an extension.
     """
 
     grade: Grade
@@ -52,6 +54,7 @@ class Explanation(msgspec.Struct, frozen=True):
     lines: list[Line]
     late_share: float
     late_days: int
+    due_for_all: float | None
     altered: list[CheckedVerdict]
 
 
@@ -80,6 +83,7 @@ def explain_grade(
         _lines(grade, counts, basis, grading),
         lost,
         math.ceil(grade.late_s / DAY_S),
+        load_rules(connection, lab).due,
         [one for one in judged if one.problem],
     )
 

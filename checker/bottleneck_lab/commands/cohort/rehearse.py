@@ -11,12 +11,15 @@ from rich.table import Column, Table
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.rehearsal.learners import lay_out
+from bottleneck_lab.cohort.moments import spoken
+from bottleneck_lab.cohort.rehearsal.learners import lay_out, lay_out_times
 from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Machines
 from bottleneck_lab.cohort.rehearsal.summary import Plan, Rehearsal, clock, rehearse
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import sort_of
+from bottleneck_lab.cohort.runsheet import times_of_one_day
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import Folder, default_slots, parse_labs
 from bottleneck_lab.commands.screen import console, progress
@@ -101,13 +104,22 @@ def command(
     They work through the labs one after another, each for the minutes that the course gives it. The
     queue, its limits and the records are the server's own code; a check takes as long as runners
     on this machine have recorded. Prints waits by hour, what breaks first, and what would help.
+    Where the labs of the cohort have times of one day, as a run sheet sets them, those hold, breaks
+    between them included.
     """
+    times, basis = {}, _BACK_TO_BACK
     if labs is None:
         with open_cohort(folder) as cohort, cohort.database.reading() as connection:
             names = workshop_labs(connection)
+            times = times_of_one_day(connection, names)
+            zone = load_settings(connection).timezone
+        if times:
+            start = spoken(min(opens for opens, _ in times.values()), zone)
+            basis = f"By the workshop's own times, 0:00 being {start}."
     else:
         names = parse_labs(labs)
-    blocks = lay_out([find_lab(name) for name in names], gpus)
+    chosen = [find_lab(name) for name in names]
+    blocks = lay_out_times(chosen, gpus, times) if times else lay_out(chosen, gpus)
     room = Machines(machines, gpus, slots or default_slots())
     with progress() as show:
         if measure:
@@ -117,10 +129,15 @@ def command(
     if json:
         print_json(result)
         return
+    say(basis)
     _print_plan(plan)
-    _print_result(result)
+    _print_result(plan, result)
 
 
+_BACK_TO_BACK = (
+    "One lab after another, without breaks. Where a cohort's labs have the times that"
+    " `lab cohort runsheet half-day --use` sets, those hold."
+)
 _number = partial(Column, justify="right")
 _RUNS = {"gpu": "one per GPU", "quiet": "alone", "modelled": "side by side"}
 """How checks run on one machine, by what they need of it."""
@@ -134,23 +151,30 @@ def _print_plan(plan: Plan) -> None:
         if (block.lab, block.device) not in plan.durations:
             seconds += " (assumed)"
         runs = _RUNS[sort_of(block.lab, block.device)]
-        table.add_row(clock(block.begins), block.lab, block.device, seconds, runs)
+        when = f"{clock(block.begins)}–{clock(block.ends)}"
+        table.add_row(when, block.lab, block.device, seconds, runs)
     console().print(table)
 
 
-def _print_result(result: Rehearsal) -> None:
+def _print_result(plan: Plan, result: Rehearsal) -> None:
+    if result.rooms > 1:
+        say(
+            f"Played in {result.rooms} rooms of {counted(plan.learners, 'learner')} each, as one"
+            " says little; counts are those of one room on average."
+        )
     waits = ("9 of 10 within", "longest")
     headings = ("h:min", "submissions", "median", *waits, "in the queue")
     table = Table(*map(_number, headings), title="Minutes until a check begins")
     for hour in result.hours:
         hours = f"{clock(hour.begins)}–{clock(hour.begins + 3600)}"
         minutes = _minutes(hour.median_s, hour.p90_s, hour.longest_s)
-        table.add_row(hours, str(hour.submissions), *minutes, str(hour.queue))
+        table.add_row(hours, f"{hour.submissions:.3g}", *minutes, str(hour.queue))
     console().print(table)
     for sentence in result.breaks:
         say(sentence, style="yellow")
     if not result.breaks:
         say("Nobody waits for long.", style="green")
+    say(f"9 of 10 submissions have their verdict within {result.verdict_s / 60:.1f} minutes.")
     if result.drained_s > 60:
         say(f"The last check ends {result.drained_s / 60:.0f} minutes after the last lab does.")
     for code, count in sorted(result.refusals.items()):
@@ -158,7 +182,7 @@ def _print_result(result: Rehearsal) -> None:
     title = "Minutes until a check begins, if something changes"
     table = Table("change", *map(_number, waits), title=title)
     table.add_row("none", *_minutes(result.p90_s, result.longest_s))
-    for option in (result.slower, *result.options):
+    for option in (result.slower, *result.larger, *result.options):
         table.add_row(option.what, *_minutes(option.p90_s, option.longest_s))
     console().print(table)
 
