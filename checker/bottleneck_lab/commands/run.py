@@ -13,7 +13,7 @@ from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, say_next, waiting
 from bottleneck_lab.errors import ExitCode, UsageError
-from bottleneck_lab.grading.diagnosis import problems
+from bottleneck_lab.grading.answers import form_problems
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.report.console.scaling import render_scaling
 from bottleneck_lab.report.page.html import render_html
@@ -81,7 +81,7 @@ def command(
     if lab.spec.evidence == "run":
         questions, committed = lab.spec.questions, load_record(workspace).commitments
         # `lab reset` empties the answers of a committed diagnosis, too.
-        open_ = problems(questions, load_answers(workspace.root))
+        open_ = form_problems(questions, load_answers(workspace.root))
         say_next("lab diagnose" if questions and (open_ or not committed) else "lab check")
 
 

@@ -230,8 +230,8 @@ def _line_series(
     step = _step_of(python, python.start, edges, ends, count)
     step[~np.isin(python.thread, line_tracks(timeline))] = -1
     return {
-        ("line", timeline.strings[name]): values
-        for name, values in _sums(python.name, step, python.end - python.start, count, share)
+        ("line", timeline.strings[name]): values / share
+        for name, values in _sums(python.name, step, python.end - python.start, count)
     }
 
 
