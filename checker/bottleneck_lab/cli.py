@@ -70,7 +70,10 @@ SECTIONS = {
         "hint": "Show the next hint. Each one gives away a little more.",
         "reset": "Restore the lab's original files. Your edited files are saved first.",
         "solution": "Copy the reference solution into this folder. Your own files are saved first.",
-        "history": "List your checks of this lab, with the predicted and the measured gain.",
+        "history": (
+            "List your checks of this lab, with their figures, your diagnoses and the help you"
+            " took."
+        ),
         "verify": "Verify a verdict's signature, offline, and see whose verdict it is.",
     },
     "In a cohort": {

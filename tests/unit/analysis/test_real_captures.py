@@ -28,11 +28,11 @@ ANSWERS = (
     Answer(
         "h200/training.json.gz",
         "launch-bound",
-        0.67,
+        0.71,
         (2.5, 3.5),
         "137 kernels per step",
         "The H200 computes for 5% of the time: kernels of 2 µs are launched 60 µs apart. Waits"
-        " leave it idle for another 7% only, since the host is late anyway.",
+        " leave it idle for another 4% only, since the host is late anyway.",
     ),
     Answer(
         "h200-labs/busy-ensemble.json.gz",

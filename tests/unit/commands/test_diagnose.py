@@ -113,7 +113,7 @@ def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):
     output = diagnose("notebook=1", "nightly=1", "paper=1").output
     assert "kept as your first diagnosis" in " ".join(output.split())
     assert "`lab report` now names" not in " ".join(output.split())
-    assert "Next: lab check" in output
+    assert "see with `lab run` what each change brings" in " ".join(output.split())
 
 
 def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monkeypatch):

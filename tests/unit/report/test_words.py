@@ -210,4 +210,4 @@ def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
     gate = msgspec.structs.replace(made_up.slow(), lab="perf-gate", criteria=figures)
     assert words.main_criterion([gate]) == "false-alarms"
     assert words.main_criterion([]) is None
-    assert "jobs with a false alarm over 2 attempts" in str(attempts_chart([gate, gate]))
+    assert "false alarms over 2 attempts" in str(attempts_chart([gate, gate]))

@@ -684,9 +684,11 @@ class TestNextStep:
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)
         commit(workspace, answers, "")
-        check_once(workspace, Outcome.FAIL)
+        checked = workspace.lab.code_hash(workspace.root)
+        failed = msgspec.structs.replace(make_verdict(Outcome.FAIL), submission_hash=checked)
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, failed, folder)
         assert self.next(workspace) == "lab profile"
-        checked = load_attempts(workspace)[-1].verdict.submission_hash
         made = json.dumps({"made_at": "2001-01-01T00:00:00+00:00", "code": checked})
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
         assert self.next(workspace) == "lab report --html", "this code is captured"
