@@ -17,7 +17,6 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
-from bottleneck_lab.cohort.running.job import wait_until_quiet
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
@@ -226,11 +225,3 @@ def test_a_result_that_was_put_there_by_another_is_not_taken(sqlite_room):
     run_until(runner, lambda: room.rows(tables.leases)[0].state != "active")
     assert room.rows(tables.verdicts) == []
     runner.stop()
-
-
-@pytest.mark.parametrize(
-    ("busy_for", "limit_s", "quiet"), [(0, 5, True), (3, 5, True), (9, 0.01, False)]
-)
-def test_the_gate_waits_for_a_quiet_machine_but_not_for_ever(busy_for, limit_s, quiet):
-    answers = iter(["busy"] * busy_for + [None] * 1000 if quiet else ["busy"] * 10_000)
-    assert wait_until_quiet(limit_s, lambda: next(answers), lambda _s: time.sleep(0.001)) is quiet
