@@ -441,12 +441,8 @@ def describe_standing(standing: Standing | None, *, names_cause: bool = True) ->
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
     if not names_cause:
-        right = (
-            "all answers"
-            if standing.named and standing.measured is not False
-            else "not all answers"
-        )
-        return f"{right} right on the first try{hints}{corrected}"
+        some_wrong = not standing.named or standing.measured is False
+        return f"{'not ' if some_wrong else ''}all answers right on the first try{hints}{corrected}"
     named = "cause named" if standing.named else "cause not named"
     evidence = ", another answer was wrong" if standing.measured is False else ""
     return f"{named} on the first try{hints}{evidence}{corrected}"
