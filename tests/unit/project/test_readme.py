@@ -37,12 +37,18 @@ def test_the_first_commands_install_and_show_a_real_report():
 @pytest.mark.slow
 def test_the_picture_of_the_session_is_what_the_program_says_now(tmp_path, monkeypatch):
     session = load_file(ROOT / "scripts" / "record_session.py", "record_session")
-    drawn = session.PICTURE.read_text(encoding="utf-8")
+    drawn = words_of(session.PICTURE)
     monkeypatch.setattr(session, "PICTURE", tmp_path / "session.svg")
     session.main()
-    assert session.PICTURE.read_text(encoding="utf-8") == drawn, (
-        "run `python scripts/record_session.py`"
-    )
+    assert words_of(session.PICTURE) == drawn, "run `python scripts/record_session.py`"
+
+
+def words_of(picture: Path) -> list[str]:
+    """Return the texts of a picture without ratios: every check draws its own data, and a step of
+    the fix is 1.90 or 1.91 times as fast.
+    """
+    texts = re.findall(r">([^<]*)</text>", picture.read_text(encoding="utf-8"))
+    return [re.sub(r"[\d.]+x", "x", html.unescape(text)) for text in texts]
 
 
 def test_the_picture_of_the_session_is_short_and_answers_nothing():
