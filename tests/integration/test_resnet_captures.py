@@ -22,12 +22,12 @@ def captured(slug, photos, folder, scripts):
     """The summary of a capture on the CPU, the editable files taken from `scripts`."""
     spec = msgspec.convert(read_toml(ROOT / "labs" / slug / "lab.toml"), LabSpec)
     lab = Lab(slug, "beginner", ROOT / "labs" / slug, ROOT / "solutions" / slug, spec)
-    place, out = folder / "workspace", folder / "out"
+    work, out = folder / "workspace", folder / "out"
     out.mkdir(parents=True)
-    place.mkdir()
+    work.mkdir()
     for name in spec.files:
-        shutil.copy((scripts if name in spec.editable else lab.path) / name, place)
-    trace = profile_workload(Workload(lab, place, "cpu", photos), "torch", out)
+        shutil.copy((scripts if name in spec.editable else lab.path) / name, work)
+    trace = profile_workload(Workload(lab, work, "cpu", photos), "torch", out)
     return summarise(load(trace))
 
 

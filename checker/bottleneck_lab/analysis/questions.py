@@ -158,12 +158,12 @@ QUESTIONS = (
         """
         SELECT name, times, longer_ms,
                1e8 * longer_ms / (SELECT sum(duration) FROM recorded) AS percent
-        FROM (SELECT 1 AS place, 'all of these' AS name, count(*) AS times,
+        FROM (SELECT 1 AS part, 'all of these' AS name, count(*) AS times,
                      sum(excess) / 1e6 AS longer_ms
               FROM interruptions HAVING count(*)
               UNION ALL
               SELECT 2, name, count(*), sum(excess) / 1e6 FROM interruptions GROUP BY name)
-        ORDER BY place, longer_ms DESC LIMIT 21
+        ORDER BY part, longer_ms DESC LIMIT 21
         """,
     ),
     Question(

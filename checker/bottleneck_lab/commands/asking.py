@@ -1,4 +1,4 @@
-"""What commands ask at the terminal: the questions of a diagnosis, and whether to commit one."""
+"""Questions at the terminal: those of a diagnosis, and whether to commit one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def command(
     """
     workspace = here()
     replaced = [] if update else edited(workspace)
-    # Without a terminal nothing is asked: whatever is replaced is kept.
+    # Without a terminal there is no question: whatever is replaced is kept.
     if replaced and not yes and not json and sys.stdin.isatty():
         question = f"Replace {', '.join(replaced)}? Your versions are saved."
         if not typer.confirm(question, err=True):

@@ -27,7 +27,7 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> N
     answers, wrong = parse_answers(QUESTIONS, texts)
     if wrong:
         raise UsageError("\n".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
-    # A fresh case is only told: nobody can answer before having looked at its capture.
+    # A fresh case is only introduced: nobody can answer before having looked at its capture.
     if sys.stdin.isatty() and not json and not texts and not fresh:
         say(story)
         answers = {question.id: ask_question(question) for question in QUESTIONS}

@@ -130,7 +130,7 @@ def _load_secret_key(key_file: Path, lab: Lab) -> Ed25519PrivateKey:
 
 
 class _Answers(NamedTuple):
-    """The questions that are asked, the right answers here, and the learner's as graded."""
+    """The lab's questions for this learner, the right answers here, and the learner's as graded."""
 
     questions: list[QuestionSpec]
     right: Mapping[str, Any]

@@ -169,7 +169,7 @@ WRONG_AS_SHIPPED = (
     "The shipped code fails here too, so undoing changes may not help. What do the cases that the ✗"
     " above counts have in common? Answer that before the next change."
 )
-"""What to do about wrong output in a lab whose task is to make it right."""
+"""Advice on wrong output in a lab whose task is to make it right."""
 
 
 def _failure(

@@ -1,4 +1,4 @@
-"""What a learner is not shown yet: no judgement before the diagnosis, no remedy before the first
+"""Hide from learners what comes later: judgements until the diagnosis, remedies until the first
 check.
 """
 

@@ -13,7 +13,7 @@ UNEVEN = 0.5
 
 COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
 _UNKNOWN_LINE = "not recorded"
-"""What the analysis calls a line that freed or allocated unseen."""
+"""The analysis's name for a line that freed or allocated unseen."""
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:

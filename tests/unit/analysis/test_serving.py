@@ -106,9 +106,9 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
     assert "num_workers" not in finding.advice
     assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
     assert figures_of(summary)["unpaused_images_per_s"] == pytest.approx(350)
-    told = StringIO()
-    render_summary(summary, Console(file=told, width=100))
-    text, ceiling = " ".join(told.getvalue().split()), finding.expected_gain_ratio
+    written = StringIO()
+    render_summary(summary, Console(file=written, width=100))
+    text, ceiling = " ".join(written.getvalue().split()), finding.expected_gain_ratio
     assert (
         f"the part between the first and the last work would be at most {ceiling:.2f}x as fast"
         in text

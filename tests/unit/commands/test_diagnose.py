@@ -163,9 +163,9 @@ def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):
 
 def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspace):
     diagnose(*ANSWERS)
-    lab, asked = workspace.lab, workspace.lab.spec.questions
+    lab, questions = workspace.lab, workspace.lab.spec.questions
     note_solution_taken(workspace)
-    assert questions_of(lab, load_record(workspace)) == asked
+    assert questions_of(lab, load_record(workspace)) == questions
     nothing = Record([], load_record(workspace).help, 0)
     assert [each.id for each in questions_of(lab, nothing)] == ["cause", "predicted_gain"]
 

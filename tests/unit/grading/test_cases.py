@@ -79,8 +79,8 @@ def test_a_gain_that_the_report_works_out_stands_beside_the_measured_ones(report
     answers = {"cause": "input-bound", "evidence": 0.5, "line": 54, "gain": 4.0}
     figures = {"idle_input_share": 0.5, "largest_gain_ratio": reported}
     (gain,) = (each for each in grade_case(case, answers, figures) if each.id == "gain")
-    told = f"The report's {reported:.2f}x is worked out from the capture alone." in gain.sentence
-    assert told is named
+    quoted = f"The report's {reported:.2f}x is worked out from the capture alone." in gain.sentence
+    assert quoted is named
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `lab run` and a verdict say of gates and stopwatches, without a process."""
+"""The sentences of `lab run` and of verdicts on gates and stopwatches, without a process."""
 
 from __future__ import annotations
 

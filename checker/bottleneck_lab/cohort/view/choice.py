@@ -1,4 +1,4 @@
-"""What an instructor has to know of a lab before choosing it for a workshop."""
+"""The facts about a lab that an instructor needs before choosing it for a workshop."""
 
 from __future__ import annotations
 
