@@ -12,9 +12,13 @@ from rich.markdown import Markdown
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.commands.ui import Json, here, print_json, say, say_next
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.workspace.commitments import note_solution_taken
+from bottleneck_lab.workspace.commitments import (
+    load_record,
+    note_solution_taken,
+    open_questions,
+)
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.progress import load_progress, note_solution
 from bottleneck_lab.workspace.start import take_solution
@@ -64,7 +68,8 @@ def command(
     say(f"\nThe reference solution is in {files}; diagnosis.toml: {answers}.")
     if kept:
         say(f"Your own files are saved in {kept}")
-    say("Next: lab check", style="bold")
+    # A stretch of a capture can only be the learner's own.
+    say_next("lab diagnose" if open_questions(workspace, load_record(workspace)) else "lab check")
 
 
 def _confirm(*, show: bool, passed: bool) -> None:

@@ -217,7 +217,7 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     if code == checked.submission_hash:
         return None
     if description["made_at"] > checked.started_at:
-        return f"{folder.name} shows newer code than the last check; `lab check` measures it."
+        return f"{folder.name} shows newer code than the last check, which says nothing of it."
     return f"{folder.name} shows older code than the last check; `lab profile` makes a new capture."
 
 

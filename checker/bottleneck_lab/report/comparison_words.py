@@ -53,8 +53,10 @@ HIGHEST_SHOWN = 100.0
 EMULATED_KERNEL = "emulated: "
 """Begins the name of a kernel on an emulated device; the rest is that of its one operator."""
 
-MOST_APART = 2.0
-"""How many times as large the ratio of the times shown may be as that of pairs of steps."""
+MOST_APART = 1.1
+"""How many times as large the ratio of the times shown may be as that of pairs of steps: a reader
+who divides them must not get another.
+"""
 
 _OUTCOMES = {
     "better": "Faster",

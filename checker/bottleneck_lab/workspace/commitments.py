@@ -10,7 +10,7 @@ import msgspec
 
 from bottleneck_lab.catalog import Lab, QuestionSpec
 from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.diagnosis_file import Answer
+from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace_above
 from bottleneck_lab.workspace.hints import load_hints
 
@@ -79,6 +79,13 @@ def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:
         for question in lab.spec.questions
         if not question.reads_capture or question.id in answered
     ]
+
+
+def open_questions(workspace: Workspace, record: Record) -> list[str]:
+    """Return the questions that a check grades and diagnosis.toml leaves open, by their ids."""
+    answers = load_answers(workspace.root)
+    questions = questions_of(workspace.lab, record)
+    return [question.id for question in questions if not is_given(answers.get(question.id))]
 
 
 def hides_causes(lab: Lab, record: Record) -> bool:

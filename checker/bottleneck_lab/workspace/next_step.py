@@ -12,7 +12,7 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
-from bottleneck_lab.workspace.commitments import Record, hides_causes, questions_of
+from bottleneck_lab.workspace.commitments import Record, hides_causes, open_questions
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered, read_json
 from bottleneck_lab.workspace.progress import Progress
@@ -127,13 +127,7 @@ def next_here(
         if captures:
             why += " `lab report --html` draws the timeline."
         return NextStep("lab diagnose", why)
-    answers = load_answers(workspace.root)
-    open_ = [
-        question.id
-        for question in questions_of(lab, record)
-        if not is_given(answers.get(question.id))
-    ]
-    if open_:  # `lab reset` empties diagnosis.toml, too
+    if open_ := open_questions(workspace, record):  # `lab reset` empties diagnosis.toml, too
         return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
     latest = captures[-1][1] if captures else None
     return _after_diagnosis(workspace, attempts, record, latest)

@@ -170,6 +170,15 @@ def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspac
     assert [each.id for each in questions_of(lab, nothing)] == ["cause", "predicted_gain"]
 
 
+@pytest.mark.parametrize(("undone", "step"), [("reset", "diagnose"), ("hint", "check")])
+def test_the_solution_leads_to_what_a_check_still_needs(workspace, undone, step):
+    """A reset empties the answers, and a stretch of the learner's capture is in no solution."""
+    diagnose(*ANSWERS)
+    for command in ([undone], ["solution", "--yes"]):
+        output = CliRunner().invoke(app, command).output
+    assert output.endswith(f"Next: lab {step}\n")
+
+
 def test_the_tools_figure_waits_for_the_right_cause(workspace):
     rows = []
     for number in range(1, 4):
