@@ -23,6 +23,8 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert sorted(path.name for path in (learner.folder / "cases" / "0001").iterdir())
 
     assert "Next: lab case" in learner.lab().stdout
+    again = learner.lab("case").stdout
+    assert "Next: lab case -a cause=" in again, "the report is behind whoever asks again"
 
     blind = learner.json("report", "cases/0001")
     assert blind["summary"]["blind"]

@@ -359,7 +359,7 @@ class TestBadInput:
             cd {small}/work && echo '# mine' >> work.py
             {sys.executable} -m bottleneck_lab hint >/dev/null || exit 97
             head -c 1M /dev/zero > {small}/filler 2>/dev/null
-            {sys.executable} -m bottleneck_lab reset; echo "status $?"
+            {sys.executable} -m bottleneck_lab reset --yes; echo "status $?"
             tail -1 work.py; cat .lab/hints.json; echo
             {sys.executable} -m bottleneck_lab start slow {small}/other; ls {small}
         """
@@ -394,7 +394,12 @@ class TestHintsResetSolution:
     def test_reset_says_where_the_edits_are(self, learner):
         place = learner.start()
         (place / "work.py").write_text("mine")
-        kept = Path(learner.json("reset", at=place)["kept"])
+        done = learner.lab("reset", at=place)
+        assert (done.returncode, (place / "work.py").read_text()) == (2, "mine"), "nobody was asked"
+        status, shown = learner.terminal("reset", at=place, answers="n\n")
+        assert (status, (place / "work.py").read_text()) == (0, "mine"), shown
+        assert "Nothing was changed" in shown
+        kept = Path(learner.json("reset", "--yes", at=place)["kept"])
         assert (kept / "work.py").read_text() == "mine"
 
     def test_the_solution_needs_a_yes(self, learner):
@@ -523,7 +528,7 @@ class TestDiagnose:
 
     def test_revealing_costs_every_hint_and_is_recorded(self, learner):
         place = learner.start()
-        assert learner.lab("diagnose", "--reveal", at=place).returncode == 0
+        assert learner.lab("diagnose", "--reveal", "--yes", at=place).returncode == 0
         assert len(learner.json("hint", "--again", at=place)["hints"]) == 2
         history = learner.json("history", at=place)
         assert history["help"]["revealed"]

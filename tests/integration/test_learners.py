@@ -381,7 +381,7 @@ def test_who_only_takes_hints_did_not_name_it(learner):
 
 
 def test_who_reveals_did_not_name_it(learner):
-    assert learner.lab("diagnose", "--reveal").exit_code == 0
+    assert learner.lab("diagnose", "--reveal", "--yes").exit_code == 0
     assert (
         "Findings" in learner.lab("report").output
         or "Top operators" in learner.lab("report").output
@@ -451,13 +451,22 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
         return
     learner.commit(learner.right())
     learner.check()
-    assert "lab diagnose --sibling" in learner.lab().output
+    assert "Next: lab diagnose --sibling" in learner.lab().output
     assert learner.lab("diagnose", "--sibling").exit_code == 0
+    assert "Next: lab report --sibling" in learner.lab().output
     assert not WORDS.search(learner.lab("report", "--sibling").output)
+    assert "Next: lab diagnose --sibling" in learner.lab().output
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
     assert re.search(r"The cause is [a-z-]+\. (With that switched off|By what)", done.output)
     assert "unseen case" in learner.lab("history").output
-    assert "Case 2." in learner.lab("diagnose", "--sibling").output
+    again = learner.lab("diagnose", "--sibling")
+    assert (again.exit_code, "Case 2." in again.output) == (2, False), "no case is drawn unasked"
+    unseen = learner.lab("diagnose", "--sibling", "--another", "-a", "cause=1", "-a", "gain=1.5")
+    assert unseen.exit_code == 2, "nobody answers a case that was not looked at"
+    drawn = learner.lab("diagnose", "--sibling", "--another").output
+    assert "Case 2." in drawn
+    assert "Next: lab report --sibling" in drawn
+    assert "Next: lab report" not in learner.lab("diagnose", "--sibling").output
     monkeypatch.setattr(sibling, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
     assert "Case 2." in asked
@@ -489,7 +498,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     shown = run("profile") + run("report", "--json")
     assert not WORDS.search(shown), WORDS.search(shown)
     assert "lab diagnose" in run("check", status=2), "nothing is measured before a diagnosis"
-    assert "1 of 5 hints taken" in run("hint")
+    assert f"1 of {len(lab.spec.hints)} hints taken" in run("hint")
     timeline = load(next((place / ".lab" / "captures" / "0001-torch").glob("*.json*.gz")))
     answers = measured_answers(lab, timeline)
     told = run(

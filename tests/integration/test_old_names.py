@@ -59,7 +59,7 @@ def test_a_workspace_of_the_old_name_goes_on_under_the_new_one(lab, old_workspac
     assert "Hint 1 of" in lab("hint", at=old_workspace).stdout
     assert lab("diagnose", at=old_workspace).returncode == 0
     assert lab("history", at=old_workspace).returncode == 0
-    assert lab("reset", at=old_workspace).returncode == 0
+    assert lab("reset", "--yes", at=old_workspace).returncode == 0
     again = lab("start", NEW, str(old_workspace), "--no-data")
     assert f"'{NEW}' was already started in this folder" in again.stdout
     other = lab("start", "resnet-latency", str(old_workspace), "--no-data")

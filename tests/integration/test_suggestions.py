@@ -161,8 +161,8 @@ STATES = {
     "diagnosed": DIAGNOSED,
     "diagnosed without a capture": [ANSWER],
     "corrected": [*DIAGNOSED, ["diagnose", "-a", "gain=4"]],
-    "revealed": [["profile"], ["diagnose", "--reveal"]],
-    "revealed without a capture": [["diagnose", "--reveal"]],
+    "revealed": [["profile"], ["diagnose", "--reveal", "--yes"]],
+    "revealed without a capture": [["diagnose", "--reveal", "--yes"]],
     "all hints taken": [["profile"], ["hint"], ["hint"], ["hint"]],
     **{f"failed: {reason}": [*DIAGNOSED, ("FAIL", reason)] for reason in ADVICE},
     "failed without a capture": [ANSWER, FAIL],
@@ -182,7 +182,7 @@ STATES = {
     "passed, solution read": [*DIAGNOSED, PASS, ["solution", "--show"]],
     "solution taken": [["solution", "--yes"]],
     "solution taken and checked": [["solution", "--yes"], PASS],
-    "reset": [*DIAGNOSED, FAIL, ["reset"]],
+    "reset": [*DIAGNOSED, FAIL, ["reset", "--yes"]],
     "of another version": [["older"]],
 }
 """The way to each state: commands, or the outcome of a check."""
@@ -205,11 +205,11 @@ CHANGING = [
     ["hint"],
     ["diagnose"],
     ["diagnose", "--sibling"],
-    ["diagnose", "--reveal"],
+    ["diagnose", "--reveal", "--yes"],
     ["run"],
     ["profile"],
     ["check"],
-    ["reset"],
+    ["reset", "--yes"],
     ["solution", "--show"],
 ]
 """Commands whose messages are read in every state. What changes the state is typed in a copy."""
@@ -289,6 +289,41 @@ def _walk(learner: Learner, lab: str, steps: list, looks: list[list[str]]) -> li
     return wrong
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("lab", ["slow", "printed", *LABS])
+def test_whoever_follows_the_next_step_gets_through_the_lab(lab, content, tmp_path, monkeypatch):
+    """Type what `lab` says comes next, edit where it says so: it never says the same again."""
+    course = content if lab in ("slow", "printed") else ROOT
+    monkeypatch.chdir(tmp_path)
+    learner = Learner(tmp_path, course, monkeypatch)
+    spec = load_labs()[lab].spec
+    answers = [f"-a{each.id}={GIVEN.get(each.type, '3 x 3')}" for each in spec.questions]
+    learner.type("start", lab, "work", "--no-data")
+    learner.at(tmp_path)
+    steps: list[str] = []
+    while not any(step.startswith(("lab start", "cd ")) for step in steps[-1:]):
+        shown = learner.type().shown
+        step = re.search(r"^Next: (.*)$", shown, re.MULTILINE)[1]
+        assert step != (steps or [""])[-1], f"after {steps}: {shown}"
+        assert len(steps) < 20, f"that goes round in circles: {steps}"
+        steps.append(step)
+        program, *words = step.split()
+        if program == "edit":
+            with Path(words[0]).open("a") as file:
+                file.write("\n# A change.\n")
+        elif words == ["diagnose"]:
+            learner.type("diagnose", *answers)
+        elif words == ["diagnose", "--sibling"] and "lab report --sibling" in steps:
+            learner.type("diagnose", "--sibling", "-a", "cause=2", "-a", "gain=2")
+        elif program == "lab" and words[0] != "start":
+            # The second change is enough.
+            if [each.split()[0] for each in steps].count("edit") == 2:
+                learner.outcome, learner.reason = Outcome.PASS, None
+            learner.type(*words)
+    load_labs.cache_clear()
+    assert steps.count("lab check") == 2, steps
+
+
 AFTER = ("just started", "captured", "diagnosed", "failed: correct but slow", "passed")
 """The states of the real labs that are walked: the last one every day."""
 
@@ -346,7 +381,8 @@ def try_command(learner: Learner, command: str) -> str | None:
             continue
         if ELSEWHERE.match(part):
             continue
-        done = learner.type(*words)
+        asks_first = words[:1] == ["reset"] or "--reveal" in words
+        done = learner.type(*words, *["--yes"] * asks_first)
         if done.status not in (0, 1, 3):
             return " ".join(done.shown.split())[-200:]
     return None

@@ -105,12 +105,12 @@ IN_A_LAB = [
     ["diagnose"],
     ["diagnose", "-a", "cause=1", "-a", "gain=3"],
     ["diagnose", "--sibling"],
-    ["diagnose", "--reveal"],
+    ["diagnose", "--reveal", "--yes"],
     ["report"],
     ["compare"],
     ["history"],
     ["history", "--course"],
-    ["reset"],
+    ["reset", "--yes"],
     ["solution", "--yes"],
     ["submit"],
 ]
@@ -182,7 +182,8 @@ def test_every_command_works_or_says_what_to_install(walk, lacking):
             assert "pip install 'bottleneck-lab[" in error, (arguments, error)
         assert status in (0, 1, 2, 4, 5), arguments
     statuses = {" ".join(arguments): status for arguments, status, _, _ in results}
-    for command in ("list", f"report {INPUT}", f"compare {INPUT} {HEALTHY}", "hint", "reset"):
+    works = ("list", f"report {INPUT}", f"compare {INPUT} {HEALTHY}", "hint", "reset --yes")
+    for command in works:
         assert statuses[command] == 0, command
     assert statuses["monitor --count 1 --interval-s 0.1"] == 0
 

@@ -60,6 +60,23 @@ def ask_question(
         say(complaint, style="red")
 
 
+def confirm(question: str, command: str, *, yes: bool) -> None:
+    """Ask before files are replaced or causes given away, unless `yes`; a no ends the command.
+
+    Raises UsageError where there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"`{command}` asks for confirmation first, and there is no terminal to ask on.",
+            "Add `--yes`.",
+        )
+    if not typer.confirm(question, err=True):
+        note("Nothing was changed.")
+        raise typer.Exit
+
+
 def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
     """Say that a check commits the answers in diagnosis.toml, where nothing is committed yet; at a
     terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.

@@ -79,7 +79,7 @@ def command(
 
         given = {question.id: ask_question(question, refuse=refuse) for question in QUESTIONS}
     if not given:
-        _show_case(drawn, json=json)
+        _show_case(drawn, fresh=fresh, json=json)
         if not fresh and (level is not None or set_ or timed):
             note("This case was open already: its level, set and time are those of its draw.")
         return
@@ -124,7 +124,7 @@ def _describe(drawn: DrawnCase) -> None:
         say(f"You have {drawn.limit_s / 60:g} minutes from the draw.")
 
 
-def _show_case(drawn: DrawnCase, *, json: bool) -> None:
+def _show_case(drawn: DrawnCase, *, fresh: bool, json: bool) -> None:
     case = find_case(drawn.name)
     if json:
         print_json(
@@ -140,8 +140,12 @@ def _show_case(drawn: DrawnCase, *, json: bool) -> None:
     _describe(drawn)
     for question in QUESTIONS:
         show_question(question)
+    answer = "lab case -a cause=… -a evidence=… -a line=… -a gain=…"
+    if not fresh:
+        say_next(answer)
+        return
     say_next(f"lab report {_folder(drawn)}")
-    say("Then: lab case -a cause=… -a evidence=… -a line=… -a gain=…")
+    say(f"Then: {answer}")
 
 
 def _show_grade(

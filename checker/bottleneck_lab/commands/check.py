@@ -23,7 +23,7 @@ from bottleneck_lab.commands.ui import (
     waiting,
 )
 from bottleneck_lab.commands.where import say_next_step
-from bottleneck_lab.course.captures import mismatch, readable
+from bottleneck_lab.course.captures import mismatch
 from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -32,6 +32,7 @@ from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.wording import counted
+from bottleneck_lab.workspace.captures import readable
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.next_step import NOT_RUN

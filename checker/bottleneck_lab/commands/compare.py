@@ -18,7 +18,6 @@ from bottleneck_lab.course.captures import (
     code_captured,
     code_of,
     is_of_memory,
-    readable,
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.comparison import render_comparison
@@ -26,7 +25,7 @@ from bottleneck_lab.report.page.html import render_comparison_html
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
-from bottleneck_lab.workspace.captures import captures_called, find_capture
+from bottleneck_lab.workspace.captures import captures_called, find_capture, readable
 from bottleneck_lab.workspace.commitments import is_blind_at
 from bottleneck_lab.workspace.folder import workspace_above
 

@@ -12,9 +12,9 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.asking import ask_question
+from bottleneck_lab.commands.asking import ask_question, confirm
 from bottleneck_lab.commands.sibling import diagnose_sibling
-from bottleneck_lab.commands.ui import Answers, Json, here, print_json, say, say_next
+from bottleneck_lab.commands.ui import Answers, Json, Yes, here, print_json, say, say_next
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers, where_to_look
@@ -56,11 +56,18 @@ def command(
             help="Show causes without a diagnosis. Counts as taking every hint, and is recorded.",
         ),
     ] = False,
+    yes: Yes = False,
     sibling: Annotated[
         bool,
         typer.Option(
             "--sibling",
             help="Diagnose another program, whose cause may be another, from its capture alone.",
+        ),
+    ] = False,
+    another: Annotated[
+        bool,
+        typer.Option(
+            "--another", help="With --sibling: draw another program once the last is answered."
         ),
     ] = False,
     json: Json = False,
@@ -74,10 +81,10 @@ def command(
     """
     workspace = here()
     if sibling:
-        diagnose_sibling(workspace, answer or [], json=json)
+        diagnose_sibling(workspace, answer or [], another=another, json=json)
         return
     if reveal:
-        _reveal(workspace)
+        _reveal(workspace, yes=yes)
         return
     questions = workspace.lab.spec.questions
     if not json and _lacks_capture(workspace):
@@ -140,7 +147,7 @@ def _commit_if_whole(
     return now, len(now.commitments) > len(record.commitments)
 
 
-def _reveal(workspace: Workspace) -> None:
+def _reveal(workspace: Workspace, *, yes: bool) -> None:
     """Record that the causes were shown, and every hint with them."""
     if not is_blind(workspace):
         say("Nothing is hidden any more in this lab.")
@@ -151,10 +158,8 @@ def _reveal(workspace: Workspace) -> None:
             "--reveal would show hints that your instructor has not opened yet.",
             "`lab hint` shows the ones that are open.",
         )
-    if sys.stdin.isatty() and not typer.confirm(
-        "Show the causes? This counts as taking all hints, and is recorded."
-    ):
-        raise typer.Exit
+    question = "Show the causes? This counts as taking all hints, and is recorded."
+    confirm(question, "lab diagnose --reveal", yes=yes)
     while take_hint(workspace) is not None:
         note_hint(workspace.lab.slug, str(workspace.root))
     note_revealed(workspace)

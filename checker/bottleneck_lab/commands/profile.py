@@ -42,7 +42,6 @@ from bottleneck_lab.course.captures import (
     ceilings_for,
     read_capture,
     read_timeline,
-    readable,
     visible_summary,
 )
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
@@ -52,7 +51,12 @@ from bottleneck_lab.report.evidence_only import counters_only, counters_without_
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
 from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.captures import locked_folder, make_capture, new_folder
+from bottleneck_lab.workspace.captures import (
+    locked_folder,
+    make_capture,
+    new_folder,
+    readable,
+)
 from bottleneck_lab.workspace.commitments import hides_remedies_at, is_blind_at, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json

@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say, say_next
+from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import (
     AnalysedCapture,
     capture_figures,
@@ -49,9 +50,11 @@ from bottleneck_lab.report.words import describe_fixed_prices, format_duration
 from bottleneck_lab.trace import Timeline
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.looks import note_report
 
 EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
@@ -176,6 +179,7 @@ def command(
         _show_snapshot(subject.traces[0], html, json=json)
     elif html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
+        _go_on(subject)
     elif open_:
         open_trace(subject.traces[0])
     elif export:
@@ -188,6 +192,19 @@ def command(
         _show_stretch(subject, at, gap or 1, json=json)
     else:
         _show(subject, json=json)
+        if not json:
+            _go_on(subject)
+
+
+def _go_on(subject: Subject) -> None:
+    """Note that the report was looked at, and print what comes after it."""
+    if subject.noted_as:
+        note_report(here(), subject.noted_as)
+    if subject.workspace:
+        workspace = subject.workspace
+        say_next_step(workspace, load_attempts(workspace), load_record(workspace))
+    elif subject.blind:
+        say_next(subject.commit_with)
 
 
 def _choose_subject(
@@ -246,7 +263,7 @@ def _show_checks(subject: Subject, html: Path | None, *, json: bool) -> None:
             }
         )
     else:
-        render_verdict(attempts[-1], console())
+        render_verdict(subject.advised(attempts)[-1], console())
 
 
 def _show(subject: Subject, *, json: bool) -> None:
@@ -279,9 +296,7 @@ def _show(subject: Subject, *, json: bool) -> None:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
         say("")
-        render_verdict(attempts[-1], console())
-    if subject.blind:
-        say_next(subject.commit_with)
+        render_verdict(subject.advised(attempts)[-1], console())
 
 
 def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:
@@ -370,7 +385,7 @@ def full_report(subject: Subject) -> Report:
     return Report(
         title=workspace.lab.spec.title if workspace else (subject.folder or subject.traces[0]).name,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),
-        attempts=attempts,
+        attempts=subject.advised(attempts),
         diagnosis=diagnosis,
         environment=circumstances(subject.folder) if subject.folder else {},
         plateau=read_plateau(subject.folder) if subject.folder else None,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.commands.asking import confirm
+from bottleneck_lab.commands.ui import Json, Yes, here, print_json, say
 from bottleneck_lab.workspace.start import edited, reset_workspace
 
 EXAMPLE = "lab reset --update"
@@ -20,7 +20,7 @@ def command(
             "--update", help="Only update the lab's own files; leave the files you edit alone."
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Restore the lab's original files. Your edited files are saved first.
@@ -29,11 +29,9 @@ def command(
     """
     workspace = here()
     replaced = [] if update else edited(workspace)
-    # Without a terminal there is no question: whatever is replaced is kept.
-    if replaced and not yes and not json and sys.stdin.isatty():
+    if replaced:
         question = f"Replace {', '.join(replaced)}? Your versions are saved."
-        if not typer.confirm(question, err=True):
-            raise typer.Exit
+        confirm(question, "lab reset", yes=yes)
     kept = reset_workspace(workspace, update_only=update)
     if json:
         print_json({"workspace": str(workspace.root), "kept": str(kept) if kept else None})

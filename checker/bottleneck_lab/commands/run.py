@@ -11,16 +11,17 @@ from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.capture.workload import Workload, run_workload, scale_workload
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
-from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, say_next, waiting
+from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
+from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.errors import ExitCode, UsageError
-from bottleneck_lab.grading.answers import form_problems
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.report.console.scaling import render_scaling
 from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.dataset import data_folder
-from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.looks import note_run
 from bottleneck_lab.workspace.start import handed_out_files
 
 EXAMPLE = "lab run --device cpu"
@@ -71,18 +72,18 @@ def command(
                     "`--shipped` runs labs without modelled ranks.", "`lab reset` brings it back."
                 )
             _scale(workspace, chosen, numbers)
+            note_run(workspace, lab.code_hash(workspace.root))
             return
         with handed_out_files(lab) if shipped else nullcontext(workspace.root) as folder:
             workload = Workload(lab, folder, chosen, data_folder(lab))
+            code = lab.code_hash(folder)
             status = run_workload(workload, lambda line: say(line.rstrip("\n")))
     if status:
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
+    note_run(workspace, code)
     if lab.spec.evidence == "run":
-        questions, committed = lab.spec.questions, load_record(workspace).commitments
-        # `lab reset` empties the answers of a committed diagnosis, too.
-        open_ = form_problems(questions, load_answers(workspace.root))
-        say_next("lab diagnose" if questions and (open_ or not committed) else "lab check")
+        say_next_step(workspace, load_attempts(workspace), load_record(workspace))
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:

@@ -13,27 +13,32 @@ from bottleneck_lab.grading.cases import MEMORY_GROWTH
 from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.siblings import open_sibling
+from bottleneck_lab.workspace.siblings import load_siblings, open_sibling
 
 
-def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
-    """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
+def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, json: bool) -> None:
+    """Tell the story of the open case, and take the answers: once, and finally. Draws the first
+    case, and `another` once the last one is answered. Raises UsageError for a case that is answered
+    already, or that nobody has looked at.
+    """
     if not workspace.lab.spec.siblings:
         raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
     if is_blind(workspace):
         raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
     fresh = open_sibling(workspace) is None
+    if fresh:
+        _require_draw(workspace, texts, another=another)
     case, story = draw_case(workspace)
     answers, wrong = parse_answers(QUESTIONS, texts)
     if wrong:
         raise UsageError("\n".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
-    # A fresh case is only introduced: nobody can answer before having looked at its capture.
+    # A fresh case is only introduced.
     if sys.stdin.isatty() and not json and not texts and not fresh:
         say(story)
         answers = {question.id: ask_question(question) for question in QUESTIONS}
     missing = [question.id for question in QUESTIONS if question.id not in answers]
     if missing:
-        _show_case(workspace, story, missing if texts else [], json=json)
+        _show_case(workspace, story, missing if texts else [], fresh=fresh, json=json)
         return
     graded = grade_case(workspace, case, answers)
     if json:
@@ -49,13 +54,31 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> N
         effect = f"its peak of memory {fall} by a factor of {graded.gain:.2f}"
     origin = "With that switched off" if graded.measured else "By what the capture shows of it"
     say(f"\nThe cause is {graded.cause}. {origin}, {effect}.")
+    say_next("lab report --sibling")
     say(
-        "`lab report --sibling` now shows its causes and findings. The gains there are estimates,"
-        " and may differ a little from this one."
+        "It now shows causes and findings. The gains there are estimates, and may differ a little"
+        " from this one. `lab diagnose --sibling --another` draws another program."
     )
 
 
-def _show_case(workspace: Workspace, story: str, missing: list[str], *, json: bool) -> None:
+def _require_draw(workspace: Workspace, texts: list[str], *, another: bool) -> None:
+    """Raise UsageError unless a case is to be drawn now."""
+    drawn = load_siblings(workspace)
+    if drawn and not another:
+        raise UsageError(
+            f"Case {len(drawn)} is answered: `lab report --sibling` shows its causes.",
+            "`lab diagnose --sibling --another` draws another program.",
+        )
+    if texts:
+        raise UsageError(
+            "Look at a case before you answer it.",
+            f"`lab diagnose --sibling{' --another' * another}`, without answers, draws it.",
+        )
+
+
+def _show_case(
+    workspace: Workspace, story: str, missing: list[str], *, fresh: bool, json: bool
+) -> None:
     if json:
         print_json({"story": story, "questions": QUESTIONS})
         return
@@ -72,5 +95,9 @@ def _show_case(workspace: Workspace, story: str, missing: list[str], *, json: bo
         show_question(question)
     if missing:
         say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
+    answer = "lab diagnose --sibling -a cause=… -a gain=…"
+    if not fresh:
+        say_next(answer)
+        return
     say_next("lab report --sibling")
-    say("Then: lab diagnose --sibling -a cause=… -a gain=…")
+    say(f"Then: {answer}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Annotated
 
 import typer
@@ -11,8 +10,9 @@ from rich.markdown import Markdown
 
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.cohort.moments import local_iso
+from bottleneck_lab.commands.asking import confirm
 from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import Json, here, print_json, say, say_next
+from bottleneck_lab.commands.ui import Json, Yes, here, print_json, say, say_next
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.commitments import (
     load_record,
@@ -29,7 +29,7 @@ COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def command(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the write-up only; leave your files as they are.")
     ] = False,
@@ -45,8 +45,8 @@ def command(
     entry = load_progress().labs.get(workspace.lab.slug)
     passed = entry is not None and entry.passed is not None
     # Once the lab is passed, reading the write-up costs nothing.
-    if not yes and not (show and passed):
-        _confirm(show=show, passed=passed)
+    if not (show and passed):
+        confirm(_question(show=show, passed=passed), "lab solution", yes=yes)
     note_solution(workspace.lab.slug, str(workspace.root))
     note_solution_taken(workspace)
     is_answered = any(is_given(answer) for answer in load_answers(workspace.root).values())
@@ -72,23 +72,17 @@ def command(
     say_next("lab diagnose" if open_questions(workspace, load_record(workspace)) else "lab check")
 
 
-def _confirm(*, show: bool, passed: bool) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "`lab solution` asks for confirmation first, and there is no terminal to ask on.",
-            "Add `--yes`.",
-        )
+def _question(*, show: bool, passed: bool) -> str:
+    """Return what to ask before the solution is shown."""
     if show:
-        question = (
+        return (
             "Read the reference solution? A diagnosis that you commit afterwards does not count as"
             " yours."
         )
-    elif passed:
-        question = "Replace your files with the reference solution? Yours are kept."
-    else:
-        question = (
-            "Replace your files with the reference solution? Yours are kept. Its code does not"
-            " count as your solution, nor a diagnosis that you commit afterwards as yours."
-        )
-    if not typer.confirm(question, err=True):
-        raise typer.Exit
+    replace = "Replace your files with the reference solution? Yours are saved."
+    if passed:
+        return replace
+    return (
+        f"{replace} Its code does not count as your solution, nor a diagnosis that you commit"
+        " afterwards as yours."
+    )

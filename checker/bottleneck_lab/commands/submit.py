@@ -23,7 +23,7 @@ from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say, say_next
-from bottleneck_lab.course.captures import evidence_capture, read_capture, readable
+from bottleneck_lab.course.captures import evidence_capture, read_capture
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import public_key_of
@@ -32,7 +32,7 @@ from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_remedies
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.captures import make_capture
+from bottleneck_lab.workspace.captures import make_capture, readable
 from bottleneck_lab.workspace.commitments import (
     Record,
     hides_remedies_at,

@@ -32,6 +32,7 @@ NoWait = Annotated[
         "--no-wait", help="Do not wait for a check that is already running in this folder."
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Answers = Annotated[
     list[str] | None,
     typer.Option(

@@ -29,8 +29,9 @@ from bottleneck_lab.report.evidence_only import (
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.captures import readable
 from bottleneck_lab.workspace.cases import PROGRAM, traces_of
-from bottleneck_lab.workspace.folder import Workspace, numbered, read_json, workspace_above
+from bottleneck_lab.workspace.folder import Workspace, read_json, workspace_above
 
 _LINE = re.compile(r"(?:.*/)?([^/()]+)\((\d+)\): ")
 """How a line of the user's own Python is named: "train.py(31): train"."""
@@ -219,18 +220,6 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     if description["made_at"] > checked.started_at:
         return f"{folder.name} shows newer code than the last check, which says nothing of it."
     return f"{folder.name} shows older code than the last check; `lab profile` makes a new capture."
-
-
-def readable(workspace: Workspace) -> list[Path]:
-    """Return the captures that hold a timeline, oldest first.
-
-    An ncu capture, of single kernels, holds none.
-    """
-    return [
-        path
-        for _, path in numbered(workspace.captures)
-        if not path.name.endswith(("-ncu", "-sanitizer"))
-    ]
 
 
 def evidence_capture(workspace: Workspace) -> Path | None:

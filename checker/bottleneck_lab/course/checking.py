@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab, QuestionSpec
+from bottleneck_lab.course.advice import fit_advice
 from bottleneck_lab.course.captures import capture_figures
-from bottleneck_lab.course.diagnosing import require_diagnosis, where_to_look
+from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.course.progress import ShowProgress
 from bottleneck_lab.course.regrading import regrade
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
-from bottleneck_lab.grading.conclusion import WRONG_ANSWERS
 from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import Graded, Prediction, Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -86,6 +86,7 @@ def check_workspace(
         verdict = without_answers(lab, verdict)
         if answers.questions:
             verdict = _with_diagnosis(workspace, learner, earlier, folder, verdict, answers)
+        verdict = fit_advice(workspace, learner, verdict)
         if key:
             verdict = sign(verdict, key)
         attempt = record(workspace, verdict, folder)
@@ -177,7 +178,7 @@ def _with_diagnosis(
     answers: _Answers,
 ) -> Verdict:
     """Return the verdict with the worth of the diagnosis, with what a prediction about the
-    reference is measured by, and with what the learner's own folder adds to notes and advice.
+    reference is measured by, and with a note on what is not graded.
     """
     lab, prediction = workspace.lab, answers.graded.prediction
     if prediction and any(question.to_reference for question in answers.questions):
@@ -205,9 +206,7 @@ def _with_diagnosis(
         " and only your own capture can answer it."
     )
     notes = [note, *verdict.notes] if left_out else verdict.notes
-    look = f"{WRONG_ANSWERS} {where_to_look(workspace, learner)}"
-    advice = [look if each == WRONG_ANSWERS else each for each in verdict.advice]
-    return msgspec.structs.replace(verdict, diagnosis=standing, notes=notes, advice=advice)
+    return msgspec.structs.replace(verdict, diagnosis=standing, notes=notes)
 
 
 def quote_own_figures(workspace: Workspace, learner: Record, verdict: Verdict) -> list[str]:

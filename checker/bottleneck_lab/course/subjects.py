@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bottleneck_lab.analysis.summary import Analysis, Summary
 from bottleneck_lab.catalog import content_root
+from bottleneck_lab.course.advice import fit_advice
 from bottleneck_lab.course.captures import (
     analyse_capture,
     case_summary,
     mismatch,
     read_timeline,
-    readable,
     trace_files,
     visible_summary,
 )
@@ -23,9 +23,14 @@ from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
 from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_open_at
-from bottleneck_lab.workspace.commitments import hides_remedies_at, is_blind, is_blind_at
+from bottleneck_lab.workspace.commitments import (
+    hides_remedies_at,
+    is_blind,
+    is_blind_at,
+    load_record,
+)
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, numbered
-from bottleneck_lab.workspace.siblings import latest_traces, open_sibling
+from bottleneck_lab.workspace.siblings import latest_name, latest_traces, open_sibling
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class Subject:
     that it is of.
 
     `blind`: causes are the reader's to find, and are not shown until `commit_with` was run;
-    `remedies_later`: nor is what helps against them before the first check.
+    `remedies_later`: nor is what helps against them before the first check. `noted_as` is the name
+    under which a workspace notes that the report was looked at; empty where none does.
     """
 
     traces: list[Path]
@@ -44,6 +50,7 @@ class Subject:
     case: DrawnCase | None = None
     remedies_later: bool = False
     commit_with: str = "lab diagnose"
+    noted_as: str = ""
 
     def analysed(self) -> Analysis:
         """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
@@ -68,6 +75,13 @@ class Subject:
         if self.workspace is None:
             return []
         return [attempt.verdict for attempt in load_attempts(self.workspace)]
+
+    def advised(self, attempts: list[Verdict]) -> list[Verdict]:
+        """Return the verdicts with the latest one's advice as it is to be followed now."""
+        if self.workspace is None or not attempts:
+            return attempts
+        latest = fit_advice(self.workspace, load_record(self.workspace), attempts[-1])
+        return [*attempts[:-1], latest]
 
     def mismatch(self, attempts: list[Verdict]) -> str | None:
         """Return one sentence if capture and latest check are about different code."""
@@ -102,14 +116,14 @@ def find_subject(name: str | None) -> Subject:
     if name is None and not numbered(workspace.captures) and load_attempts(workspace):
         # Some labs are not captured at all: their report is about the checks alone.
         return Subject([], None, workspace, is_blind_at(workspace.root))
-    latest = readable(workspace)[-1:] if name is None else []
-    folder = latest[0] if latest else find_capture(workspace, name)
+    folder = find_capture(workspace, name)
     return Subject(
         trace_files(folder),
         folder,
         workspace,
         is_blind_at(workspace.root),
         remedies_later=hides_remedies_at(workspace.root),
+        noted_as=folder.name,
     )
 
 
@@ -161,4 +175,5 @@ def sibling_subject(workspace: Workspace) -> Subject:
         traces,
         blind=open_sibling(workspace) is not None,
         commit_with="lab diagnose --sibling",
+        noted_as=latest_name(workspace),
     )

@@ -95,6 +95,26 @@ def _lock_folder(folder: Path) -> int | None:
         os.close(descriptor)
 
 
+def readable(workspace: Workspace) -> list[Path]:
+    """Return the captures that hold a timeline, oldest first.
+
+    An ncu capture, of single kernels, holds none.
+    """
+    return [
+        path
+        for _, path in numbered(workspace.captures)
+        if not path.name.endswith(("-ncu", "-sanitizer"))
+    ]
+
+
+def latest_capture(workspace: Workspace) -> Path | None:
+    """Return the capture that `lab report` is about: the latest with a timeline, else the latest;
+    None before the first.
+    """
+    captures = readable(workspace) or [path for _, path in numbered(workspace.captures)]
+    return captures[-1] if captures else None
+
+
 def captures_called(name: str | None, folder: Path) -> list[Path]:
     """Return the captures in `folder` with this number or name, oldest first; None for all.
 
@@ -117,14 +137,14 @@ def find_capture(workspace: Workspace, which: str | None = None) -> Path:
 
     Raises UsageError when there is no such capture.
     """
-    captures = numbered(workspace.captures)
-    if not captures:
+    captures, latest = numbered(workspace.captures), latest_capture(workspace)
+    if latest is None:
         remedy = "`lab profile` makes one."
         if workspace.lab.spec.evidence == "run":
             remedy = "This lab's evidence is what `lab run` prints."
         raise UsageError("There is no capture in this workspace yet.", remedy)
     if which is None:
-        return captures[-1][1]
+        return latest
     for number, path in captures:
         if which in _names(number, path):
             return path

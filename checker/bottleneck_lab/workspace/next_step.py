@@ -12,11 +12,13 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
-from bottleneck_lab.workspace.commitments import Record, hides_causes, open_questions
+from bottleneck_lab.workspace.captures import latest_capture
+from bottleneck_lab.workspace.commitments import Record, open_questions
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
-from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered, read_json
+from bottleneck_lab.workspace.folder import Workspace, is_workspace, read_json
+from bottleneck_lab.workspace.looks import is_report_read, load_looks
 from bottleneck_lab.workspace.progress import Progress
-from bottleneck_lab.workspace.siblings import load_siblings
+from bottleneck_lab.workspace.siblings import latest_name, load_siblings
 
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 NOT_RUN = ("crashed", "timed out", "does not compile")
@@ -26,7 +28,9 @@ NOT_RIGHT = ("wrong output", "tampered", "forbidden call")
 
 
 class NextStep(msgspec.Struct, frozen=True):
-    """The next command, and why. An empty `command` means that nothing is left to do."""
+    """The next command, or `edit` with the files to change, and why. An empty `command` means that
+    nothing is left to do.
+    """
 
     command: str
     why: str
@@ -93,62 +97,137 @@ def next_here(
     labs: dict[str, Lab],
     progress: Progress,
 ) -> NextStep:
-    """Return the next step inside a workspace.
+    """Return the next step inside a workspace: never one that was taken already.
 
     The steps are: look, capture, explain, change, check, and explain another case. A lab that was
     passed stays passed, whatever later checks say.
     """
-    lab = workspace.lab
+    lab, latest = workspace.lab, latest_capture(workspace)
     if workspace.changed_lab():
         return NextStep(
             "lab reset --update", "It brings in the new files and leaves your edits as they are."
         )
     if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
         return _after_pass(workspace, record, labs, progress)
-    captures = numbered(workspace.captures)
-    seen = captures or (lab.spec.evidence == "run" and record.commitments)
-    if not seen and not attempts:
-        why = "Look before you change anything. README.md describes the symptom."
-        if records_itself(workspace):
-            why = f"First complete {', '.join(lab.spec.editable)}: README.md says what to record."
-        if lab.spec.questions:
-            why += " Then run `lab diagnose`."
-        return NextStep(f"lab {lab.spec.evidence}", why)
-    if lab.spec.questions and (hides_causes(lab, record) or not record.commitments):
-        why = "Answer the lab's questions before you change anything."
-        if records_itself(workspace):
-            why = "Answer the lab's questions from your capture."
-        if lab.spec.asks_for_cause:
-            why = "Name the cause, the evidence for it and the gain that a fix would bring."
-        answers = load_answers(workspace.root)
-        drafted = sum(is_given(answers.get(question.id)) for question in lab.spec.questions)
-        if drafted:
-            why += f" {drafted} of {len(lab.spec.questions)} answers are drafted."
-        if captures:
-            why += " `lab report --html` draws the timeline."
+    ran = lab.spec.evidence == "run" and (record.commitments or load_looks(workspace).runs)
+    if not latest and not ran and not attempts:
+        return _first_look(workspace)
+    if why := _why_diagnose(workspace, record, latest):
         return NextStep("lab diagnose", why)
-    if open_ := open_questions(workspace, record):  # `lab reset` empties diagnosis.toml, too
-        return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
-    latest = captures[-1][1] if captures else None
-    return _after_diagnosis(workspace, attempts, record, latest)
-
-
-def _after_diagnosis(
-    workspace: Workspace, attempts: list[Attempt], record: Record, latest: Path | None
-) -> NextStep:
-    """Return the step after a diagnosis; `latest` is the folder of the latest capture."""
-    lab = workspace.lab
-    files = ", ".join(lab.spec.editable)
-    see = "`lab profile` and `lab compare`" if lab.spec.evidence == "profile" else "`lab run`"
-    change = (
-        f"Change {files} one thing at a time, and see with {see} what each change brings. One may"
-        " not be enough: `lab check` judges all of them together."
-    )
-    if records_itself(workspace):
-        change = f"Mend {files} until its capture holds what README.md asks for."
     if not attempts:
-        return _before_first_check(workspace, latest, change)
-    last = attempts[-1].verdict
+        return _before_first_check(workspace, latest)
+    return _after_check(workspace, attempts[-1].verdict, record, latest)
+
+
+def _first_look(workspace: Workspace) -> NextStep:
+    lab = workspace.lab
+    then = " Then run `lab diagnose`." if lab.spec.questions else ""
+    if not records_itself(workspace):
+        return NextStep(
+            f"lab {lab.spec.evidence}",
+            f"Look before you change anything. README.md describes the symptom.{then}",
+        )
+    if lab.code_hash(workspace.root) == lab.code_hash(lab.path):
+        return _edit(lab, "README.md says what it has to record. Then run `lab profile`.")
+    return NextStep("lab profile", f"It runs your code and keeps what that records.{then}")
+
+
+def _why_diagnose(workspace: Workspace, record: Record, latest: Path | None) -> str:
+    """Return why the questions come next; empty if they are answered. `latest` is the folder of the
+    latest capture.
+    """
+    spec = workspace.lab.spec
+    if not spec.questions:
+        return ""
+    if record.commitments:
+        open_ = open_questions(workspace, record)  # `lab reset` empties diagnosis.toml
+        return f"diagnosis.toml has no answer to {', '.join(open_)}." if open_ else ""
+    why = "Answer the lab's questions before you change anything."
+    if records_itself(workspace):
+        why = "Answer the lab's questions from your capture."
+    if spec.asks_for_cause:
+        why = "Name the cause, the evidence for it and the gain that a fix would bring."
+    answers = load_answers(workspace.root)
+    drafted = sum(is_given(answers.get(question.id)) for question in spec.questions)
+    if drafted:
+        why += f" {drafted} of {len(spec.questions)} answers are drafted."
+    if latest and not is_report_read(workspace, latest.name):
+        why += " `lab report --html` draws the timeline."
+    return why
+
+
+def _edit(lab: Lab, why: str) -> NextStep:
+    """Return an edit of the lab's files as the next step."""
+    first, *others = editable = lab.spec.editable or ["diagnosis.toml"]
+    files = " and ".join(editable) if len(others) < 2 else f"{first} and its other files"
+    return NextStep(f"edit {files}", why)
+
+
+def _change(workspace: Workspace) -> NextStep:
+    """Return a change of the code as the next step, with what shows its effect."""
+    if records_itself(workspace):
+        return _edit(workspace.lab, "Mend it until its capture holds what README.md asks for.")
+    looks = "`lab profile` and `lab compare` show"
+    if workspace.lab.spec.evidence == "run":
+        looks = "`lab run` shows"
+    return _edit(
+        workspace.lab,
+        f"Change one thing at a time: {looks} what each change brings. One may not be enough: `lab"
+        " check` judges all of them together.",
+    )
+
+
+def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
+    """Return the step from a diagnosis to the first check."""
+    lab = workspace.lab
+    if records_itself(workspace):
+        return NextStep(
+            "lab check", "It makes captures of its own, and compares your answers with them."
+        )
+    if lab.code_hash(workspace.root) != lab.code_hash(lab.path):
+        return _after_change(workspace, latest)
+    if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
+        return NextStep("lab report --html", "It sets your answers beside what the tool measured.")
+    return _change(workspace)
+
+
+def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
+    """Return the step after a change of the code that was not checked: see what it brought, and
+    then check it.
+    """
+    code = workspace.lab.code_hash(workspace.root)
+    see = "Your code has changed: see what that brought."
+    if workspace.lab.spec.evidence == "run":
+        if code not in load_looks(workspace).runs:
+            return NextStep("lab run", see)
+        return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
+    if latest is None:
+        return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
+    if _captured(latest).get("code") != code:
+        return NextStep("lab profile", see)
+    return NextStep(
+        "lab check",
+        "Your change is captured, and `lab compare` shows what it brought. A check says whether"
+        " that is enough.",
+    )
+
+
+def _captured(capture: Path) -> dict[str, Any]:
+    return read_json(capture / "capture.json", dict[str, Any])
+
+
+def records_itself(workspace: Workspace) -> bool:
+    """Return True if the task is to record the workload, and a check compares the answers with
+    captures of its own.
+    """
+    device = workspace.lab.spec.devices.get(workspace.info.device)
+    return device is not None and device.judges_diagnosis
+
+
+def _after_check(
+    workspace: Workspace, last: Verdict, record: Record, latest: Path | None
+) -> NextStep:
+    """Return the step after a check that was no PASS."""
     # A check commits before it starts to measure: only a correction is younger. Both are UTC to the
     # second, with one ending or another: `Z`, `+00:00`.
     committed = max((made.at[:19] for made in record.commitments), default="")
@@ -164,81 +243,65 @@ def _after_diagnosis(
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
         )
+    step = _after_fail(workspace, last, latest)
     if not corrected and any(c.kind == "diagnosis" and c.holds is False for c in last.criteria):
-        change += " Answers that the check found wrong are corrected by `lab diagnose`."
-    # Speed is nothing to look at before the results are right; a task to record is another matter.
-    if last.reason in NOT_RIGHT and not lab.spec.devices[workspace.info.device].judges_diagnosis:
-        mend = NextStep("lab run", f"First mend in {files} what the ✗ names. Then `lab check`.")
-        changed = NextStep("lab check", "Your code has changed: see whether its results are right.")
-        return mend if lab.code_hash(workspace.root) == last.submission_hash else changed
-    return _after_fail(workspace, last, latest, change)
+        correct = "Answers that the check found wrong are corrected by `lab diagnose`."
+        step = NextStep(step.command, f"{step.why} {correct}")
+    return step
 
 
-def _before_first_check(workspace: Workspace, latest: Path | None, change: str) -> NextStep:
-    """Return the step from a diagnosis to the first check; `change` asks for a change."""
+def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> NextStep:
+    """Return the step after a FAIL that the code is to blame for."""
     lab = workspace.lab
-    if records_itself(workspace):
-        return NextStep(
-            "lab check", "It makes captures of its own, and compares your answers with them."
-        )
-    code = lab.code_hash(workspace.root)
-    if code == lab.code_hash(lab.path):
-        if latest is None:
-            return NextStep("lab run", change)
-        why = "It sets your answers beside what the tool measured. Then "
-        return NextStep("lab report --html", f"{why}{change[0].lower()}{change[1:]}")
-    if latest and read_json(latest / "capture.json", dict[str, Any]).get("code") != code:
-        return NextStep("lab profile", f"Your code has changed: see what that brought. {change}")
-    return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
-
-
-def records_itself(workspace: Workspace) -> bool:
-    """Return True if the task is to record the workload, and a check compares the answers with
-    captures of its own.
-    """
-    device = workspace.lab.spec.devices.get(workspace.info.device)
-    return device is not None and device.judges_diagnosis
-
-
-def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None, change: str) -> NextStep:
-    """Return the step after a FAIL that the code is to blame for; `change` asks for a change."""
-    lab = workspace.lab
-    captured = read_json(latest / "capture.json", dict[str, Any]) if latest else {}
-    # What was checked may have been captured already: then it is there to be looked at.
-    other_code = captured.get("code") != last.submission_hash
-    older = str(captured.get("made_at", ""))[:19] <= last.started_at[:19]
-    if last.reason in NOT_RUN and (older or not other_code):
+    is_checked = lab.code_hash(workspace.root) == last.submission_hash
+    if last.reason in NOT_RUN:
         # Nothing was measured, and a capture would meet the same error.
-        return NextStep(
-            "lab run",
-            "Mend what stopped the last check first. Once `lab run` runs to its end, `lab check`.",
-        )
-    code = lab.code_hash(workspace.root)
+        if is_checked:
+            return _edit(lab, "Mend what stopped the check; `lab run` shows the whole error.")
+        return _after_mending(workspace, latest)
+    # Speed is nothing to look at before the results are right; a task to record is another matter.
+    if last.reason in NOT_RIGHT and not records_itself(workspace):
+        if is_checked:
+            return _edit(lab, "First mend what the ✗ names. Then run `lab check`.")
+        return NextStep("lab check", "Your code has changed: see whether its results are right.")
+    return _what_is_left(workspace, latest) if is_checked else _after_change(workspace, latest)
+
+
+def _after_mending(workspace: Workspace, latest: Path | None) -> NextStep:
+    """Return the step after a change of code that did not run to its end."""
+    code = workspace.lab.code_hash(workspace.root)
+    if code in load_looks(workspace).runs or (latest and _captured(latest).get("code") == code):
+        return NextStep("lab check", "Your code has changed, and runs to its end.")
+    return NextStep("lab run", "Your code has changed: see whether it runs to its end now.")
+
+
+def _what_is_left(workspace: Workspace, latest: Path | None) -> NextStep:
+    """Return the step from a check of the code as it is now to the next change."""
+    lab = workspace.lab
     if lab.spec.evidence == "run":
-        return NextStep("lab run", change)
-    if code == last.submission_hash and other_code:
-        return NextStep("lab profile", f"Look at what is left. {change}")
-    if code == last.submission_hash:
-        return NextStep("lab report --html", f"Your latest capture shows what is left. {change}")
-    if code != captured.get("code"):
-        return NextStep("lab profile", f"Your code has changed: see what that brought. {change}")
-    return NextStep(
-        "lab check", "Your code has changed since the last check, and its capture is made."
-    )
+        return _change(workspace)
+    if latest is None or _captured(latest).get("code") != lab.code_hash(workspace.root):
+        return NextStep("lab profile", "Look at what is left.")
+    if not is_report_read(workspace, latest.name):
+        return NextStep("lab report --html", "Your latest capture shows what is left.")
+    return _change(workspace)
 
 
 def _after_pass(
     workspace: Workspace, record: Record, labs: dict[str, Lab], progress: Progress
 ) -> NextStep:
-    lab = workspace.lab
-    answered = any(case.named is not None for case in load_siblings(workspace))
-    if lab.spec.siblings and not answered:
+    lab, cases = workspace.lab, load_siblings(workspace)
+    if any(case.named is not None for case in cases) or not lab.spec.siblings:
+        step = next_lab(labs, progress, done=lab.slug)
+    elif not cases:
         step = NextStep(
             "lab diagnose --sibling",
             "Another program takes five minutes: can you tell its cause from its capture?",
         )
+    elif is_report_read(workspace, latest_name(workspace)):
+        step = NextStep("lab diagnose --sibling", "The other program waits for your diagnosis.")
     else:
-        step = next_lab(labs, progress, done=workspace.lab.slug)
+        step = NextStep("lab report --sibling", "It shows the capture of the other program.")
     if record.help.solution is None:
         step = NextStep(step.command, f"{step.why} {WRITE_UP}")
     return step

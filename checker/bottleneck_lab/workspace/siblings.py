@@ -79,10 +79,14 @@ def open_sibling(workspace: Workspace) -> DrawnSibling | None:
     return drawn[-1] if drawn and drawn[-1].named is None else None
 
 
+def latest_name(workspace: Workspace) -> str:
+    """Return the name of the capture of the case drawn last, below the folder of the state."""
+    return f"siblings/{len(load_siblings(workspace)):04}"
+
+
 def latest_traces(workspace: Workspace) -> list[Path]:
     """Return the traces of the case drawn last, one per rank; none before the first."""
-    number = len(load_siblings(workspace))
-    return sorted((workspace.state / "siblings" / f"{number:04}").glob("*.json.gz"))
+    return sorted((workspace.state / latest_name(workspace)).glob("*.json.gz"))
 
 
 def draw(workspace: Workspace, rng: random.Random) -> DrawnSibling:

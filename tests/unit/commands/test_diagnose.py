@@ -113,7 +113,7 @@ def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):
     output = diagnose("notebook=1", "nightly=1", "paper=1").output
     assert "kept as your first diagnosis" in " ".join(output.split())
     assert "`lab report` now names" not in " ".join(output.split())
-    assert "see with `lab run` what each change brings" in " ".join(output.split())
+    assert "`lab run` shows what each change brings" in " ".join(output.split())
 
 
 def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monkeypatch):
@@ -170,11 +170,11 @@ def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspac
     assert [each.id for each in questions_of(lab, nothing)] == ["cause", "predicted_gain"]
 
 
-@pytest.mark.parametrize(("undone", "step"), [("reset", "diagnose"), ("hint", "check")])
+@pytest.mark.parametrize(("undone", "step"), [(["reset", "--yes"], "diagnose"), (["hint"], "check")])
 def test_the_solution_leads_to_what_a_check_still_needs(workspace, undone, step):
     """A reset empties the answers, and a stretch of the learner's capture is in no solution."""
     diagnose(*ANSWERS)
-    for command in ([undone], ["solution", "--yes"]):
+    for command in (undone, ["solution", "--yes"]):
         output = CliRunner().invoke(app, command).output
     assert output.endswith(f"Next: lab {step}\n")
 
@@ -195,7 +195,7 @@ def test_reset_says_that_the_answers_are_gone(workspace):
     shown = CliRunner().invoke(app, ["reset", "--yes"])
     assert shown.exit_code == 0
     assert "diagnosis.toml is empty again" in shown.output
-    assert "empty" not in CliRunner().invoke(app, ["reset"]).output
+    assert "empty" not in CliRunner().invoke(app, ["reset", "--yes"]).output
 
 
 def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspace):

@@ -76,7 +76,9 @@ def test_revealing_does_not_go_around_the_instructor(opened):
     assert isinstance(refused.exception, UsageError)
     assert taken() == 0
     opened(len(LAB.spec.hints))
-    assert run("diagnose", "--reveal").exit_code == 0
+    assert isinstance(run("diagnose", "--reveal").exception, UsageError), "nobody can be asked"
+    assert taken() == 0
+    assert run("diagnose", "--reveal", "--yes").exit_code == 0
 
 
 def test_what_the_capture_shows_is_told_only_after_the_diagnosis(opened, monkeypatch):

@@ -20,6 +20,8 @@ def test_where_a_run_is_the_evidence_the_next_step_follows(tmp_path, monkeypatch
     assert ("Next: lab diagnose" in CliRunner().invoke(app, ["run"]).output) == (status == 0)
     answers = [f"-a{text}" for text in ("real_share=0.1", "together_share=0.4", "always=sort")]
     CliRunner().invoke(app, ["diagnose", *answers])
+    assert ("Next: edit gate.py" in CliRunner().invoke(app, ["run"]).output) == (status == 0)
+    (workspace.root / "gate.py").write_text("raise SystemExit")
     assert ("Next: lab check" in CliRunner().invoke(app, ["run"]).output) == (status == 0)
-    CliRunner().invoke(app, ["reset"])  # empties the answers
+    CliRunner().invoke(app, ["reset", "--yes"])  # empties the answers
     assert ("Next: lab diagnose" in CliRunner().invoke(app, ["run"]).output) == (status == 0)

@@ -35,6 +35,7 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
+from bottleneck_lab.workspace.looks import load_looks, note_report, note_run
 from bottleneck_lab.workspace.standing import is_copied
 from bottleneck_lab.workspace.start import reset_workspace, start_workspace, take_solution
 
@@ -615,6 +616,8 @@ class TestNextStep:
         save_answers(workspace, answers)
         commit(workspace, answers, "0001-torch")
         assert self.next(workspace) == "lab report --html", "nothing has been changed yet"
+        note_report(workspace, "0001-torch")
+        assert self.next(workspace) == "edit work.py", "the report was looked at"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab profile"
         capture_as_it_is(workspace)
@@ -674,11 +677,49 @@ class TestNextStep:
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)
         commit(workspace, answers, "")
-        assert self.next(workspace) == "lab run"
+        assert self.next(workspace) == "edit work.py", "the output is what the answers are from"
         (workspace.root / "work.py").write_text("raise SystemExit")
-        assert self.next(workspace) == "lab check"
-        check_once(workspace, Outcome.FAIL)
         assert self.next(workspace) == "lab run"
+        note_run(workspace, workspace.lab.code_hash(workspace.root))
+        assert self.next(workspace) == "lab check"
+        failed = make_verdict(Outcome.FAIL)
+        code = workspace.lab.code_hash(workspace.root)
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, msgspec.structs.replace(failed, submission_hash=code), folder)
+        assert self.next(workspace) == "edit work.py"
+        (workspace.root / "work.py").write_text("raise SystemExit(1)")
+        assert self.next(workspace) == "lab run"
+
+    def test_before_the_diagnosis_one_look_at_the_output_is_enough(self, content):
+        file = content / "labs" / "slow" / "lab.toml"
+        file.write_text('evidence = "run"\n' + file.read_text())
+        catalog.load_labs.cache_clear()
+        workspace, _ = start_workspace(catalog.find_lab("slow"), content / "work", "cpu")
+        note_run(workspace, workspace.lab.code_hash(workspace.root))
+        assert self.next(workspace) == "lab diagnose"
+
+    def test_a_report_that_shows_more_after_a_check_is_looked_at_again(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        capture_as_it_is(workspace)
+        note_report(workspace, "0001-torch")
+        assert self.next(workspace) == "edit work.py"
+        code = workspace.lab.code_hash(workspace.root)
+        failed = msgspec.structs.replace(make_verdict(Outcome.FAIL), submission_hash=code)
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, failed, folder)
+        assert self.next(workspace) == "lab report --html", "it names remedies now"
+        note_report(workspace, "0001-torch")
+        assert self.next(workspace) == "edit work.py"
+
+    def test_a_folder_that_may_only_be_read_is_looked_at_all_the_same(self, workspace, monkeypatch):
+        def refuse(*_, **__):
+            raise MachineError("It cannot be written.", "Use another folder.")
+
+        monkeypatch.setattr(type(workspace), "write_state", refuse)
+        note_report(workspace, "0001-torch")
+        assert load_looks(workspace).reports == {}
 
     def test_after_a_failed_check_a_new_capture_is_not_asked_for_again(self, workspace):
         answers = {"cause": "memory bandwidth", "gain": 2.0}
@@ -712,7 +753,10 @@ class TestNextStep:
         with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
             record(workspace, make_verdict(reason="crashed"), folder)
         assert self.next(workspace) == "lab run"
+        note_run(workspace, workspace.lab.code_hash(workspace.root))
+        assert self.next(workspace) == "lab check", "it runs to its end"
         (workspace.root / "work.py").write_text("raise SystemExit")
+        assert self.next(workspace) == "lab run"
         capture_as_it_is(workspace)
         assert self.next(workspace) == "lab check", "a capture was made: the error is gone"
 
@@ -724,7 +768,7 @@ class TestNextStep:
         verdict = make_verdict(reason="wrong output")
         with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
             record(workspace, msgspec.structs.replace(verdict, submission_hash=code), folder)
-        assert self.next(workspace) == "lab run"
+        assert self.next(workspace) == "edit work.py"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab check"
 

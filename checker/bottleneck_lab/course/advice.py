@@ -1,0 +1,46 @@
+"""The advice of a verdict, fitted to the learner's own folder: general advice must hold for every
+lab, and here it is known what was done already.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bottleneck_lab.course.captures import code_captured
+from bottleneck_lab.course.diagnosing import where_to_look
+from bottleneck_lab.grading.conclusion import ADVICE, WRONG_ANSWERS
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.workspace.captures import readable
+from bottleneck_lab.workspace.commitments import Record
+from bottleneck_lab.workspace.folder import Workspace
+
+_CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
+(_CAPTURE_MECHANISM,) = ADVICE["the mechanism is still there"]
+_SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is"}
+"""What a report shows, by the advice to capture the code first."""
+
+
+def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdict:
+    """Return the verdict with advice that is not followed yet: where to look for an answer, the
+    capture that is there already in place of a new one, and no hint where all were taken.
+    """
+    advice = []
+    for each in verdict.advice:
+        if each == WRONG_ANSWERS:
+            advice.append(f"{each} {where_to_look(workspace, learner)}")
+        elif each in _SHOWS:
+            advice.append(_look_at(workspace, verdict, each))
+        elif each != _HINT or learner.hints < len(workspace.lab.spec.hints):
+            advice.append(each)
+    return msgspec.structs.replace(verdict, advice=advice)
+
+
+def _look_at(workspace: Workspace, verdict: Verdict, advice: str) -> str:
+    """Return how to look at the code that was checked; `advice` if it has to be captured first."""
+    if workspace.lab.spec.evidence == "run":
+        return "`lab run` shows what your code does now."
+    captures = readable(workspace)
+    if not captures or code_captured(captures[-1]) != verdict.submission_hash:
+        return advice
+    number = int(captures[-1].name.split("-")[0])
+    return f"Capture {number} is of this code: `lab report {number}` shows {_SHOWS[advice]}."
