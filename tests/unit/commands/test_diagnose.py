@@ -170,7 +170,9 @@ def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspac
     assert [each.id for each in questions_of(lab, nothing)] == ["cause", "predicted_gain"]
 
 
-@pytest.mark.parametrize(("undone", "step"), [(["reset", "--yes"], "diagnose"), (["hint"], "check")])
+@pytest.mark.parametrize(
+    ("undone", "step"), [(["reset", "--yes"], "diagnose"), (["hint"], "check")]
+)
 def test_the_solution_leads_to_what_a_check_still_needs(workspace, undone, step):
     """A reset empties the answers, and a stretch of the learner's capture is in no solution."""
     diagnose(*ANSWERS)
