@@ -13,7 +13,7 @@ CHECKS_S = {
     "forecaster-out-of-memory": (20.0, 20.0),
     "fused-attention": (44.0, 61.0),
     "idle-gpu": (25.0, 27.0),
-    "past-the-plateau": (60.0, 74.0),
+    "past-the-plateau": (40.0, 60.0),
     "perf-gate": (56.0, 56.0),
     "resnet-latency": (45.0, 45.0),
     "resnet-top-ops": (43.0, 43.0),

@@ -12,6 +12,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
 from bottleneck_lab.measure.kinds.inference_server.pixels import levels
+from bottleneck_lab.measure.kinds.inference_server.size import SetSize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="there is no CUDA device")]
 
@@ -20,7 +21,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="there is n
 def ensemble():
     from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    return Ensemble(2, load_judge(find_lab("past-the-plateau")).member)
+    ensemble = Ensemble(load_judge(find_lab("past-the-plateau")).member)
+    for members in (1, 2):
+        ensemble.set_size(SetSize(0.0, 0.0, members))
+    return ensemble
 
 
 def run(model, images):

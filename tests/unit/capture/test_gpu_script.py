@@ -391,7 +391,7 @@ def test_a_recorded_case_stands_beside_what_was_modelled(gpu, tmp_path, monkeypa
 
 
 def test_where_no_record_says_how_long_a_check_takes_the_plan_has_what_was_calculated(gpu):
-    assert gpu.forecast.expected_s("grade:past-the-plateau:solution", []) == 74
+    assert gpu.forecast.expected_s("grade:past-the-plateau:solution", []) == 60
     assert gpu.forecast.expected_s("grade:past-the-plateau:variant threads", []) == 40
     on_one_gpu = {lab.slug for lab in gpu.plan.gpu_labs()} - {"ddp-scaling"}
     assert gpu.forecast.CHECKS_S.keys() == on_one_gpu

@@ -12,12 +12,22 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure.channel.messages import Infer, Inferred, Ran, Score, Scored
+from bottleneck_lab.measure.channel.messages import (
+    Begin,
+    DeviceReady,
+    Infer,
+    Inferred,
+    MeasureStep,
+    Ran,
+    Score,
+    Scored,
+)
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.inference_server.device import EmulatedModel, ServingDevice
 from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
 from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES, MEAN, STD, levels
+from bottleneck_lab.measure.kinds.inference_server.size import SetSize
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 
 from ...pretend import on_device, pretend_gpu
@@ -33,11 +43,17 @@ def on_the_host(monkeypatch):
         yield torch
 
 
-@pytest.fixture
-def ensemble(on_the_host):
+def of_members(count):
     from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    return Ensemble(3, load_judge(find_lab("past-the-plateau")).member)
+    ensemble = Ensemble(load_judge(find_lab("past-the-plateau")).member)
+    ensemble.set_size(SetSize(0.0, 0.0, count))
+    return ensemble
+
+
+@pytest.fixture
+def ensemble(on_the_host):
+    return of_members(3)
 
 
 @pytest.fixture
@@ -72,11 +88,19 @@ def test_what_the_networks_saw_is_read_off_the_device(ensemble, pictures):
     assert np.abs(seen - levels(pictures)).max() <= 1
 
 
-def test_weights_are_others_each_time(ensemble, pictures, on_the_host):
-    from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
-
-    other = Ensemble(3, load_judge(find_lab("past-the-plateau")).member)
+def test_weights_are_others_each_time(ensemble, pictures):
+    other = of_members(3)
     assert np.abs(run(ensemble, pictures)[0] - run(other, pictures)[0]).max() > 0.05
+
+
+def test_one_that_gets_another_size_keeps_the_networks_that_it_has(on_the_host, pictures):
+    ensemble = of_members(1)
+    alone = run(ensemble, pictures)[0]
+    ensemble.set_size(SetSize(0.0, 0.0, 3))
+    together = run(ensemble, pictures)[0]
+    assert np.abs(together - alone).max() > 0.05
+    ensemble.set_size(SetSize(0.0, 0.0, 1))
+    assert run(ensemble, pictures)[0] == pytest.approx(alone, abs=1e-4)
 
 
 def test_a_batch_lasts_from_its_start_to_the_device_s_own_end(ensemble, pictures):
@@ -110,6 +134,18 @@ def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):
         again = verifier.receive(10)
     assert isinstance(again, Scored)
     assert again.scores == pytest.approx(answered.scores[3:6], abs=1e-5)
+
+
+def test_a_device_gets_its_size_when_it_runs_and_lets_its_server_begin():
+    with a_device(EmulatedModel()) as (server, _, verifier):
+        verifier.send(SetSize(0.004, 0.001, 0))
+        assert isinstance(verifier.receive(10), DeviceReady)
+        verifier.send(MeasureStep())
+        step = verifier.receive(10)
+        verifier.send(Begin())
+        assert isinstance(server.receive(10), Begin)
+    assert isinstance(step, DeviceReady)
+    assert step.step_s == pytest.approx(0.004 + MAX_BATCH * 0.001)
 
 
 @pytest.mark.slow

@@ -29,8 +29,10 @@ class Reference:
 
     def __init__(self, **seconds: float) -> None:
         self.seconds = seconds
+        self.cases = set()
 
     def call(self, inputs):
+        self.cases.add(inputs[0])
         _case, way = inputs if len(inputs) == 2 else (*inputs, "flash")
         if way not in self.seconds:
             return 0.001, []
@@ -76,11 +78,19 @@ def test_a_kernel_as_fast_as_the_fastest_way_reaches_the_level():
     assert measured.details["second_level"]["value"] == pytest.approx(1.0)
 
 
-def test_the_worst_case_decides_and_its_distance_is_named():
-    text, measured = note(Reference(flash=0.1, cuDNN=0.05), learner_s=(0.04, 0.08))
+def test_a_case_that_misses_decides_and_its_distance_is_named():
+    reference = Reference(flash=0.1, cuDNN=0.05)
+    text, measured = note(reference, learner_s=(0.04, 0.08))
     assert ": not reached. " in text
-    assert "case 1; the fastest is cuDNN" in text
+    assert "in one of 2 cases (case 1; the fastest is cuDNN)" in text
     assert measured.details["second_level"]["value"] == pytest.approx(0.05 / 0.08)
+    assert reference.cases == {"case 1"}, "the slowest is timed first, and no other can change it"
+
+
+def test_where_all_cases_reach_it_the_worst_speaks_for_all():
+    text, _ = note(Reference(flash=0.1, cuDNN=0.05), learner_s=(0.04, 0.049))
+    assert ": reached. " in text
+    assert "in the worst of 2 cases (case 1; the fastest is cuDNN)" in text
 
 
 def test_the_way_that_the_check_compares_with_may_be_the_fastest():

@@ -14,6 +14,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.http_server import check as loading
 from bottleneck_lab.measure.kinds.http_server.bench import Plateau
@@ -22,11 +23,10 @@ from bottleneck_lab.measure.kinds.inference_server import (
     KIND,
     InferenceServerSettings,
     check,
-    sizing,
 )
 from bottleneck_lab.measure.kinds.inference_server import bench as inference_bench
 from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S, InferenceBench
-from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_model
+from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_models
 
 LAB = find_lab("past-the-plateau")
 SPECS = LAB.spec.devices["virtual"].criteria
@@ -41,7 +41,7 @@ class Server:
 
     batches = ()  # of which pixels were kept
     scores_alone = None
-    waited_s = 0.0
+    waited = 0.0  # share of a loop
 
     def __init__(
         self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400, harmed=0
@@ -70,7 +70,7 @@ class Server:
         pass
 
     def waiting(self):
-        return SimpleNamespace(seconds=lambda: self.waited_s)
+        return SimpleNamespace(seconds=lambda: self.waited * self.loops[-1])
 
     def batches_of(self, level):
         assert not self.frozen, "a server that rests is not loaded"
@@ -280,7 +280,7 @@ def test_an_undecided_speed_says_why_where_its_interval_alone_would_decide(check
 def disturbed() -> Server:
     """The shipped server, whose threads waited for a core for two fifths of the time."""
     server = Server(50.0, busy=0.33)
-    server.waited_s = 0.4 * CLOSED_S
+    server.waited = 0.4
     return server
 
 
@@ -353,52 +353,58 @@ def test_a_late_generator_excuses_no_p99_that_it_cannot_have_made(checked):
 
 def test_the_device_takes_its_share_of_the_pre_processing():
     settings = InferenceServerSettings(batch=16, device_share=0.5, fixed_share=0.2)
-    size = size_model(SimpleNamespace(device="virtual", settings=settings), 0.010)
+    device = Gpu()
+    size = size_models(
+        SimpleNamespace(device="virtual", settings=settings, clock=PhaseClock()), 0.010, [device]
+    )
+    assert [vars(sent) for sent in device.sizes] == [vars(size.message())]
     assert size.fixed_s + 16 * size.image_s == pytest.approx(16 * 0.005)
     assert size.fixed_s == pytest.approx(0.2 * 16 * 0.005)
     assert size.members == 0
 
 
-class Gpu(SimpleNamespace):
-    """A GPU that takes 2 ms for a batch's copies, and 5 ms for each member of the ensemble."""
+class Gpu:
+    """A GPU that takes 2 ms for a batch's copies, and 5 ms for each member of the ensemble; with
+    `members` 0 a device that takes the time it is set to. `measured`: the members of each
+    ensemble that was timed.
+    """
 
-    def __enter__(self):
-        return self
+    def __init__(self) -> None:
+        self.sizes, self.measured = [], []
 
-    def __exit__(self, *_):
-        self.close()
+    def begin_size(self, size):
+        self.sizes.append(size)
 
-    def close(self):
-        self.closed.append(self.step_s)
+    def wait_until_sized(self):
+        assert self.sizes
+
+    def measure_step(self):
+        size = self.sizes[-1]
+        self.measured.append(size.members)
+        if not size.members:
+            return size.fixed_s + 16 * size.image_s
+        return 0.002 + 0.005 * size.members
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """What a check has on `cuda`, with the times of the devices that it has closed."""
-    closed = []
-    monkeypatch.setattr(
-        sizing,
-        "_launch",
-        lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed),
-    )
-    return SimpleNamespace(device="cuda", settings=InferenceServerSettings(), closed=closed)
+def on_gpu():
+    """What a check has on `cuda`."""
+    return SimpleNamespace(device="cuda", settings=InferenceServerSettings(), clock=PhaseClock())
 
 
-def test_on_a_gpu_the_ensemble_has_as_many_members_as_take_the_device_its_share(gpu):
-    size = size_model(gpu, 0.020)
+def test_on_a_gpu_the_ensemble_has_as_many_members_as_take_the_device_its_share(on_gpu):
+    shipped, learners = Gpu(), Gpu()
+    size = size_models(on_gpu, 0.020, [shipped, learners])
     assert size.batch_s == pytest.approx(0.160)
     assert size.members == 29, "160 ms at 5.5 ms each, as four of them take"
-    assert gpu.closed == [0.022], "what was probed makes room"
-    with sizing.start_device(gpu, size) as device:
-        assert device.step_s == pytest.approx(0.147)
+    assert shipped.measured == [4, 29]
+    assert [each.members for each in learners.sizes] == [29], "both servers have the same model"
+    assert not learners.measured, "two devices would slow each other"
 
 
-def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_times(gpu):
-    size = size_model(gpu, 0.0004)
-    assert size.members == 1
+def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_times(on_gpu):
     with pytest.raises(VerifierFault, match=r"takes 7 ms for a batch of 16 pictures.* about 3 ms"):
-        sizing.start_device(gpu, size)
-    assert len(gpu.closed) == 2
+        size_models(on_gpu, 0.0004, [Gpu()])
 
 
 @pytest.mark.parametrize(
@@ -433,9 +439,17 @@ def test_a_model_that_scores_a_picture_otherwise_in_another_batch_can_judge_noth
 
 def test_a_slow_machine_is_given_the_time_that_a_decision_needs():
     bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
-    assert loading.long_enough_s(bench, 100.0) == CLOSED_S
-    assert loading.long_enough_s(bench, 16.0) == pytest.approx(13.0)
-    assert loading.long_enough_s(bench, 1.0) == loading.MOST_CLOSED_S
+    assert loading.long_enough_s(bench, 100.0, CLOSED_S) == CLOSED_S
+    assert loading.long_enough_s(bench, 100.0, loading.AGAIN_S) == loading.AGAIN_S
+    assert loading.long_enough_s(bench, 16.0, CLOSED_S) == pytest.approx(13.0)
+    assert loading.long_enough_s(bench, 1.0, CLOSED_S) == loading.MOST_CLOSED_S
+
+
+def test_the_shipped_server_is_loaded_again_only_as_long_as_it_needs(checked):
+    for rate, seconds in ((50.0, 4.84), (90.0, loading.AGAIN_S), (20.0, CLOSED_S)):
+        shipped = Server(rate, busy=0.33)
+        checked(Server(2.8 * rate), shipped)
+        assert shipped.loops == [CLOSED_S, pytest.approx(seconds)]
 
 
 def test_a_lab_on_cuda_needs_a_network(tmp_path):

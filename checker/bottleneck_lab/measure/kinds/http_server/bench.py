@@ -126,25 +126,26 @@ class Bench(ABC, Generic[S]):
             )
         )
 
-    def plateau(self, server: ServerSession) -> Plateau:
-        """Measure the shipped server's rate when it always has work, and what others cost it.
+    def plateau(self, server: ServerSession, seconds: float) -> Plateau:
+        """Measure for `seconds` the shipped server's rate when it always has work, and what others
+        cost it.
 
         Raises VerifierFault if it hardly answers any request.
         """
         meter, waiting = LoadMeter(lambda: own_cpu_s() + server.cpu_s()), server.waiting()
         stolen_s = stolen_from_machine_s()
         # Blocks instead of one mean: a stall of the machine spoils one of them, and the median not.
-        rates = self.rates(*self.closed(server, self.closed_s))
+        rates = self.rates(*self.closed(server, seconds))
         if not rates:
             raise VerifierFault(
-                f"The shipped server hardly answered any request in {self.closed_s:.0f} s.",
+                f"The shipped server hardly answered any request in {seconds:.0f} s.",
                 "Close other programs and try again.",
             )
         other_cores, lost = meter.cores(), 0.0
         # A server's own threads wait for each other's core, too: only beside others it is a loss.
         if other_cores > BUSY_CORES:
             lost_s = waiting.seconds() + stolen_from_machine_s() - stolen_s
-            lost = min(MOST_LOST, lost_s / self.closed_s)
+            lost = min(MOST_LOST, lost_s / seconds)
         return Plateau(median(rates), lost, other_cores)
 
     def open(self, server: ServerSession, rate: float, seconds: float) -> tuple[Level, list[Ran]]:

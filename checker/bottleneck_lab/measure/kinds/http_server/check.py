@@ -41,6 +41,10 @@ from bottleneck_lab.measure.kinds.http_server.session import ServerSession
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 
 MOST_CLOSED_S = 20.0
+AGAIN_S = 4.0
+"""The shipped server's second closed loop, at least: it decides nothing alone, and only has to show
+that the machine is as fast as before.
+"""
 OPEN_WINDOWS = (8, 4, 4)
 """Windows of the open loop: the first number, then more while nothing is decided."""
 BAD_REQUESTS_S, DISCONNECTS = 3.0, 4
@@ -107,7 +111,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
     """
     context, observed = bench.context, Observed()
     context.progress("loading the shipped server", 0.12)
-    before = bench.plateau(shipped)
+    before = bench.plateau(shipped, bench.closed_s)
     observed.shipped = before, before
     # One server rests while the other is loaded: together they would share the cores.
     shipped.freeze()
@@ -116,7 +120,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
         meter = LoadMeter(lambda: own_cpu_s() + server.cpu_s() + shipped.cpu_s())
         context.progress("loading your server to its limit", 0.3)
         # A server that answers too little for a decision gets one longer loop.
-        for seconds in (long_enough_s(bench, before.rate), MOST_CLOSED_S):
+        for seconds in (long_enough_s(bench, before.rate, bench.closed_s), MOST_CLOSED_S):
             # Every answer of this loop is judged: it is the one that counts.
             observed.closed = level, batches = bench.closed(server, seconds)
             observed.note(bench, level, batches, all_of=np.arange(len(level.status)))
@@ -133,7 +137,8 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
             context.progress("loading the shipped server again", 0.45)
             server.freeze()
             shipped.thaw()
-            observed.shipped = before, bench.plateau(shipped)
+            seconds = min(bench.closed_s, long_enough_s(bench, before.rate, AGAIN_S))
+            observed.shipped = before, bench.plateau(shipped, seconds)
             shipped.freeze()
             server.thaw()
             # A server that is too slow cannot sustain the rate: its p99 would add nothing.
@@ -162,11 +167,11 @@ def is_far_off(context: Context[Any], observed: Observed, other_cores: float) ->
     return not_held_against(grade_decision(spec, look), other_cores, rate=True).holds is False
 
 
-def long_enough_s(bench: Bench[Any], shipped: float) -> float:
-    """Return the seconds in which a server as slow as the shipped one (requests/s) gives enough
-    answers for a decision.
+def long_enough_s(bench: Bench[Any], shipped: float, least_s: float) -> float:
+    """Return the seconds, at least `least_s`, in which a server as slow as the shipped one
+    (requests/s) gives enough answers for a decision.
     """
-    return min(MOST_CLOSED_S, max(bench.closed_s, figures.WARM_UP_S + bench.deciding() / shipped))
+    return min(MOST_CLOSED_S, max(least_s, figures.WARM_UP_S + bench.deciding() / shipped))
 
 
 def _send_bad_requests(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -43,11 +43,12 @@ def start_server(
     folder: Path,
     fds: dict[str, int],
     environment: Path | None = None,
+    options: Sequence[str] = (),
 ) -> Worker:
     """Start the process in which a server runs. `fds`: the options of `program` that name
-    descriptors; `environment`: that of a Triton server, if it runs one.
+    descriptors; `environment`: that of a Triton server, if it runs one; `options`: further ones.
     """
-    arguments = as_options({"--entry": folder / context.lab.spec.entry, **fds})
+    arguments = [*as_options({"--entry": folder / context.lab.spec.entry, **fds}), *options]
     if environment:
         arguments += ["--environment", str(environment)]
     return start_worker(

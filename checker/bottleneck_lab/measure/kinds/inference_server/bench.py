@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import cast
@@ -28,7 +28,7 @@ from bottleneck_lab.measure.kinds.inference_server.judging import (
 from bottleneck_lab.measure.kinds.inference_server.pictures import HEAD, Strips, make_strips
 from bottleneck_lab.measure.kinds.inference_server.session import DeviceSession
 from bottleneck_lab.measure.kinds.inference_server.sizing import UNSIZED, Sizing
-from bottleneck_lab.measure.kinds.inference_server.triton.server import CHOICES, environment_for
+from bottleneck_lab.measure.kinds.inference_server.triton.server import CHOICES
 from bottleneck_lab.needs import require_packages
 
 CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
@@ -50,23 +50,24 @@ class InferenceBench(Bench[InferenceServerSettings]):
     learner's code asks for one; both servers then run on it.
 
     sizing: the model, once the speed of this machine is known. device_s: seconds that a full batch
-    took on the device when it started. apart: the largest difference between the model's scores of
-    a picture in one batch and in another.
+    then took on the device. servers: those that wait to be begun. apart: the largest difference
+    between the model's scores of a picture in one batch and in another.
     """
 
     strips: Strips
     triton: Path | None = None
     sizing: Sizing = UNSIZED
     device_s: float = 0.0
+    servers: Mapping[Role, DeviceSession] = field(default_factory=dict)
     apart: float = 0.0
 
     @classmethod
-    def prepare(cls, context: Context[InferenceServerSettings], code: Path) -> InferenceBench:
-        """Cut pictures from photographs drawn in secret, for the server in the folder `code`.
-
-        Raises MachineError if something that the server or the load needs is not installed.
+    def prepare(
+        cls, context: Context[InferenceServerSettings], triton: Path | None
+    ) -> InferenceBench:
+        """Cut pictures from photographs drawn in secret, for a server on Triton if there is an
+        environment for it. Raises MachineError if something that the load needs is not installed.
         """
-        triton = environment_for(code / context.lab.spec.entry)
         require_packages("labs", starlette="Starlette", uvicorn="uvicorn", httptools="httptools")
         rng = np.random.default_rng(context.rng.getrandbits(128))
         strips = make_strips(context.data, rng)
@@ -82,9 +83,9 @@ class InferenceBench(Bench[InferenceServerSettings]):
             triton=triton,
         )
 
-    def session(self, role: Role, folder: Path) -> DeviceSession:
-        session = DeviceSession.start_with(self.context, role, folder, self.sizing, self.triton)
-        self.device_s = session.device.step_s
+    def session(self, role: Role, folder: Path) -> DeviceSession:  # noqa: ARG002 - it was opened on it
+        session = self.servers[role]
+        session.begin()
         return session
 
     def after_load(self, server: ServerSession) -> None:
@@ -132,19 +133,23 @@ class InferenceBench(Bench[InferenceServerSettings]):
         return DECIDING_BATCHES * self.context.settings.batch
 
 
-def preprocess_s(context: Context[InferenceServerSettings], bench: InferenceBench) -> float:
-    """Measure the CPU seconds that the shipped pre-processing needs for a picture, in the reference
-    worker.
-    """
-    with CallSession.start(
-        context, "reference", context.pristine(), "judge.py", limits_of(context.settings)
-    ) as session:
-        times_s, server = [], CHOICES[bench.triton is not None]
-        # The median of several: one may fall on a moment in which something else ran.
-        for _ in range(CALIBRATIONS):
-            files = [
-                bench.strips.file(picture)
-                for picture in bench.strips.draw(CALIBRATION_PICTURES, bench.rng)
-            ]
-            times_s.append(float(session.call([server, *files])[1][0]))
-        return median(times_s)
+def start_calibrator(context: Context[InferenceServerSettings]) -> CallSession:
+    """Start the reference worker that prepares pictures as shipped, and do not wait for it."""
+    limits = limits_of(context.settings)
+    return CallSession.start(
+        context, "reference", context.pristine(), "judge.py", limits, wait=False
+    )
+
+
+def preprocess_s(calibrator: CallSession, bench: InferenceBench) -> float:
+    """Measure the CPU seconds that the shipped pre-processing needs for a picture."""
+    calibrator.wait_ready()
+    times_s, server = [], CHOICES[bench.triton is not None]
+    # The median of several: one may fall on a moment in which something else ran.
+    for _ in range(CALIBRATIONS):
+        files = [
+            bench.strips.file(picture)
+            for picture in bench.strips.draw(CALIBRATION_PICTURES, bench.rng)
+        ]
+        times_s.append(float(calibrator.call([server, *files])[1][0]))
+    return median(times_s)

@@ -6,28 +6,37 @@ and every answer is traced to the batch that gave its scores.
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.http_server import check
 from bottleneck_lab.measure.kinds.http_server.check import Observed
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings, figures
-from bottleneck_lab.measure.kinds.inference_server.bench import InferenceBench, preprocess_s
+from bottleneck_lab.measure.kinds.inference_server.bench import (
+    InferenceBench,
+    preprocess_s,
+    start_calibrator,
+)
 from bottleneck_lab.measure.kinds.inference_server.judging import check_pixels
-from bottleneck_lab.measure.kinds.inference_server.sizing import size_model
+from bottleneck_lab.measure.kinds.inference_server.session import DeviceSession
+from bottleneck_lab.measure.kinds.inference_server.sizing import size_models
+from bottleneck_lab.measure.kinds.inference_server.triton.server import environment_for
 
 
 def measure(context: Context[InferenceServerSettings]) -> Measured:
     """Run the whole check. Raises LearnerFault or VerifierFault if it ends early."""
-    context.progress("calibrating this machine with the shipped pre-processing", 0.02)
-    bench = InferenceBench.prepare(context, context.submission)
-    bench.sizing = size_model(context, preprocess_s(context, bench))
-    context.progress("starting the shipped server", 0.08)
-    with bench.start("reference", context.pristine()) as shipped:
-        observed = check.measure_both(bench, shipped)
+    with contextlib.ExitStack() as processes:
+        bench = prepare(context, processes)
+        with bench.start("reference", context.pristine()) as shipped:
+            observed = check.measure_both(bench, shipped)
     context.progress("checking pictures", 0.95)
-    problem, compared = check_pixels(
-        observed.levels, observed.batches, bench.strips, context.judge()
-    )
+    with context.clock.phase("judging"):
+        problem, compared = check_pixels(
+            observed.levels, observed.batches, bench.strips, context.judge()
+        )
     if problem:
         observed.problems["right-pixels"] = problem
     idle = bench.idle(*observed.closed) if observed.closed else []
@@ -46,6 +55,33 @@ def measure(context: Context[InferenceServerSettings]) -> Measured:
         speedup=check.measured_speedup(context, observed),
         conditions=check.conditions(observed),
     )
+
+
+def prepare(
+    context: Context[InferenceServerSettings], processes: contextlib.ExitStack
+) -> InferenceBench:
+    """Start both servers' devices and processes, which load no code of the learner's yet, calibrate
+    this machine and give the devices their model. Returns the bench; `processes` ends them.
+    """
+    triton = environment_for(context.submission / context.lab.spec.entry)
+    context.progress("starting the shipped server and the devices", 0.01)
+    folders: dict[Role, Path] = {"reference": context.pristine(), "learner": context.submission}
+    # All at once: a process imports PyTorch for seconds, and nothing may start beside what is
+    # measured from then on.
+    servers = {
+        role: processes.enter_context(DeviceSession.open(context, role, folder, triton))
+        for role, folder in folders.items()
+    }
+    with start_calibrator(context) as calibrator:
+        bench = InferenceBench.prepare(context, triton)
+        for server in servers.values():
+            server.wait_until_open()
+        context.progress("calibrating this machine with the shipped pre-processing", 0.04)
+        picture_s = preprocess_s(calibrator, bench)
+    devices = [server.device for server in servers.values()]
+    bench.sizing = size_models(context, picture_s, devices)
+    bench.device_s, bench.servers = devices[0].step_s, servers
+    return bench
 
 
 def grade(

@@ -5,11 +5,13 @@ bottleneck_lab.measure.kinds.inference_server.child …`.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import socket
 import time
 from pathlib import Path
 
-from bottleneck_lab.measure.channel.messages import Done, Ready
+from bottleneck_lab.measure.channel.messages import Begin, Done, Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.http_server.child import script_parser
 from bottleneck_lab.measure.kinds.inference_server.learner_api import Model
@@ -32,8 +34,17 @@ def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return script_parser(parser)
 
 
+def checked_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options of a server in a check. `held`: it loads no code before it is told to."""
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--held", action="store_true")
+    return server_parser(parser)
+
+
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
     """Load the server and have it listen; it must not return."""
+    if options.held:
+        hold(channel, options)
     listener = socket.socket(fileno=options.listener)
     if options.environment:
         channel.send(Ready())
@@ -44,6 +55,20 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
         channel.send(Ready(time.monotonic() - began))
         module.serve(listener, Model(channel, Arena.attach(options.arena)))
     channel.send(Done())
+
+
+def hold(channel: Channel, options: argparse.Namespace) -> None:
+    """Wait for the verifier's word before any code of the learner's is loaded. For a lab on a GPU,
+    whose servers need PyTorch, it is imported before.
+    """
+    if options.device == "cuda" and not options.environment:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch")
+    # That it waits has to be seen: an import may not run beside a measurement.
+    channel.send(Ready())
+    message = channel.receive(None)
+    if not isinstance(message, Begin):
+        raise TypeError(f"{type(message).__name__} came before Begin")
 
 
 def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gateway:
@@ -58,4 +83,4 @@ def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gatewa
 
 
 if __name__ == "__main__":
-    serve_options(server_parser, run_server)
+    serve_options(checked_parser, run_server)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import random
 import socket
 import time
@@ -21,11 +22,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from bottleneck_lab.measure.channel.messages import (
+    Begin,
     DeviceReady,
     Done,
     Failed,
     Infer,
     Inferred,
+    MeasureStep,
     Message,
     Ran,
     Ready,
@@ -35,6 +38,7 @@ from bottleneck_lab.measure.channel.messages import (
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed
 from bottleneck_lab.measure.kinds.inference_server.learner_api import CLASSES, MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import BLOCK, IMAGES, levels
+from bottleneck_lab.measure.kinds.inference_server.size import SetSize
 from bottleneck_lab.measure.kinds.input_pipeline.device import Batch, Device, EmulatedEngine, Engine
 from bottleneck_lab.measure.worker import load_module
 
@@ -45,7 +49,12 @@ Array = np.ndarray[Any, Any]
 
 
 class Model(Engine, Protocol):
-    """Answers batches of images, one at a time: an engine that also knows what it saw."""
+    """Answers batches of images, one at a time: an engine that also knows what it saw. It runs
+    batches once it has a size.
+    """
+
+    def set_size(self, size: SetSize) -> None:
+        """Become as large as the verifier wants it."""
 
     def answer(self) -> tuple[Array, Array]:
         """Return the scores of the batch that ended last, (N, 10) float32, and the block means that
@@ -58,12 +67,15 @@ class EmulatedModel(EmulatedEngine):
     layer with secret weights on the images' block means.
     """
 
-    def __init__(self, fixed_s: float, image_s: float) -> None:
+    def __init__(self, fixed_s: float = 0.0, image_s: float = 0.0) -> None:
         super().__init__(image_s, 1)
         self._fixed_ns = round(fixed_s * 1e9)
         shape = ((IMAGES.shape[1] // BLOCK) * (IMAGES.shape[2] // BLOCK) * 3, CLASSES)
         weights = np.random.default_rng(random.SystemRandom().getrandbits(128)).normal(size=shape)
         self._weights = (weights / shape[0] ** 0.5).astype(np.float32)
+
+    def set_size(self, size: SetSize) -> None:
+        self._fixed_ns, self._sample_ns = round(size.fixed_s * 1e9), size.image_s * 1e9
 
     def start(self, images: Array, labels: Array, arrived_ns: int) -> int:
         started_ns = super().start(images, labels, arrived_ns)
@@ -88,7 +100,7 @@ class Request(Batch):
 
 @dataclass
 class ServingDevice(Device):
-    """A device that answers batches with scores."""
+    """A device that answers batches with scores. `batch`: images in those whose time it says."""
 
     engine: Model
 
@@ -123,7 +135,14 @@ class ServingDevice(Device):
 
     def _from_verifier(self) -> None:
         message = self.verifier.receive(10)
-        if isinstance(message, Score):
+        if isinstance(message, SetSize):
+            self.engine.set_size(message)
+            self.verifier.send(DeviceReady(math.nan))
+        elif isinstance(message, MeasureStep):
+            self.verifier.send(DeviceReady(self.engine.step_s(self.batch)))
+        elif isinstance(message, Begin):
+            self._to_host(message)
+        elif isinstance(message, Score):
             # What a server has left in the queue runs first.
             while self.running or self.queue:
                 self._advance()
@@ -138,12 +157,12 @@ class ServingDevice(Device):
 
 
 def model_of(options: argparse.Namespace) -> Model:
-    """Return the model that the options ask for."""
+    """Return the model that the options ask for, without a size. A GPU is set up for it."""
     if options.engine == "emulated":
-        return EmulatedModel(options.fixed_s, options.image_s)
+        return EmulatedModel()
     from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    return Ensemble(options.members, load_module(options.judge).member)
+    return Ensemble(load_module(options.judge).member)
 
 
 def main() -> None:
@@ -154,16 +173,15 @@ def main() -> None:
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
-    parser.add_argument("--fixed-s", type=float, default=0.0)
-    parser.add_argument("--image-s", type=float, default=0.0)
-    parser.add_argument("--members", type=int, default=1)
-    parser.add_argument("--judge", type=Path)
+    parser.add_argument("--judge", type=Path, required=True)
     options = parser.parse_args()
     model = model_of(options)
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
-    device = ServingDevice(host, verifier, Arena.attach(options.arena), model, IMAGES, MAX_BATCH)
-    verifier.send(DeviceReady(model.step_s(options.batch)))
+    device = ServingDevice(
+        host, verifier, Arena.attach(options.arena), model, IMAGES, options.batch
+    )
+    verifier.send(DeviceReady(math.nan))
     with contextlib.suppress(Closed):
         device.run()
 

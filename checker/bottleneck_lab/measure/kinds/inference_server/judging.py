@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -134,21 +136,28 @@ def check_pixels(
     sent = Runs(
         seen_by_model(strips, pictures), np.zeros((len(pictures), 1)), np.zeros(len(pictures))
     )
-    checked = 0
     kept = [
         (batch.means[row], image)
         for batch in batches
         for row, image in zip(batch.kept, batch.kept_images, strict=True)
     ]
+    compared = []
     for means, image in _spread(kept, MAX_COMPARED):
         rows, apart = sent.nearest(means.reshape(1, -1).astype(np.float32))
-        if apart[0] > LIGHT_AT_MOST:
-            continue  # of no request: the server's own warm-up
-        expected = judge.reference_pixels(strips.file(pictures[rows[0]]))
-        checked += 1
-        if complaint := judge.compare(as_pixels(image), expected):
-            return f"The model was given a wrong picture: {complaint}.", checked
-    return None, checked
+        # Others are of no request: the server's own warm-up.
+        if apart[0] <= LIGHT_AT_MOST:
+            compared.append((image, pictures[rows[0]]))
+
+    def complaint(pair: tuple[Array, Array]) -> str | None:
+        image, picture = pair
+        expected = judge.reference_pixels(strips.file(picture))
+        wrong: str | None = judge.compare(as_pixels(image), expected)
+        return wrong
+
+    # Decoding takes nearly all of it, beside which other threads run.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        wrong = next(filter(None, pool.map(complaint, compared)), None)
+    return (f"The model was given a wrong picture: {wrong}." if wrong else None), len(compared)
 
 
 def scores_apart(batches: Sequence[Ran], alone: Callable[[Array], Array]) -> float:

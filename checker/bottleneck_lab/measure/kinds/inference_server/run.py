@@ -28,14 +28,18 @@ from bottleneck_lab.measure.kinds.http_server.local_server import (
 )
 from bottleneck_lab.measure.kinds.http_server.session import listen
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
-from bottleneck_lab.measure.kinds.inference_server.bench import InferenceBench, preprocess_s
+from bottleneck_lab.measure.kinds.inference_server.bench import (
+    InferenceBench,
+    preprocess_s,
+    start_calibrator,
+)
 from bottleneck_lab.measure.kinds.inference_server.plateau import (
     SIZES,
     max_batch_of,
     point,
     show_plateau,
 )
-from bottleneck_lab.measure.kinds.inference_server.sizing import size_model, start_device
+from bottleneck_lab.measure.kinds.inference_server.sizing import ModelDevice, size_models
 from bottleneck_lab.measure.kinds.inference_server.triton import perf_analyzer
 from bottleneck_lab.measure.kinds.inference_server.triton import server as tritonserver
 from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
@@ -63,7 +67,7 @@ def run(context: Context[InferenceServerSettings], on_line: OnLine) -> int:
     """Load the server with each maximum batch size, then in a closed and an open loop, side by
     side. Returns its exit status, 0 if it served to the end.
     """
-    bench = InferenceBench.prepare(context, context.workspace)
+    bench = _bench(context)
     size, (port,) = _max_batch(bench), tritonserver.free_ports(1)
 
     def work(server: LocalServer) -> None:
@@ -74,6 +78,12 @@ def run(context: Context[InferenceServerSettings], on_line: OnLine) -> int:
             on_line(_by_perf_analyzer(server, bench, bench.triton, f"127.0.0.1:{port}", loops))
 
     return _serve(bench, work, on_line, options=("--port", str(port)))[0]
+
+
+def _bench(context: Context[InferenceServerSettings]) -> InferenceBench:
+    """Return the load for the server in the learner's own folder."""
+    triton = tritonserver.environment_for(context.workspace / context.lab.spec.entry)
+    return InferenceBench.prepare(context, triton)
 
 
 def _by_perf_analyzer(
@@ -161,7 +171,7 @@ def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnL
     """Capture the server under load with torch.profiler and add the device's batches. Returns its
     exit status, 0 if it served to the end.
     """
-    bench = InferenceBench.prepare(context, context.workspace)
+    bench = _bench(context)
     size = _max_batch(bench)
 
     def work(server: LocalServer) -> None:
@@ -186,7 +196,7 @@ def under_load(context: Context[InferenceServerSettings], on_line: OnLine) -> in
     """Load the server for as long as a capture takes, its parts marked as NVTX ranges. Returns its
     exit status, 0 if it served to the end.
     """
-    bench = InferenceBench.prepare(context, context.workspace)
+    bench = _bench(context)
     work = partial(load_for_capture, load=bench.load, clients=context.settings.clients)
     return _serve(bench, work, on_line, options=("--nvtx",))[0]
 
@@ -202,8 +212,11 @@ def _serve(
     process. Returns its exit status, and the batches that the device ran.
     """
     context = bench.context
-    sizing = size_model(context, preprocess_s(context, bench))
-    with start_device(context, sizing) as device, listen(address_of(context)) as listener:
+    with ModelDevice.open(context) as device, listen(address_of(context)) as listener:
+        with start_calibrator(context) as calibrator:
+            device.wait_until_open()
+            picture_s = preprocess_s(calibrator, bench)
+        size_models(context, picture_s, [device])
         fds = {
             "--socket": device.script_socket.fileno(),
             "--arena": device.arena.fd,

@@ -8,13 +8,22 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
-from bottleneck_lab.measure.channel.messages import Broken, Gone, Message, Ran, Score, Scored
-from bottleneck_lab.measure.channel.session import Role, Session
+from bottleneck_lab.measure.channel.messages import (
+    Begin,
+    Broken,
+    Gone,
+    Message,
+    Ran,
+    Ready,
+    Score,
+    Scored,
+)
+from bottleneck_lab.measure.channel.session import HELD, Role, Session
+from bottleneck_lab.measure.channel.wire import Closed
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession, listen, start_server
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
-from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, start_device
-from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
+from bottleneck_lab.measure.kinds.inference_server.sizing import ModelDevice
 from bottleneck_lab.measure.sandbox.waiting import Waiting
 
 PROGRAM = "bottleneck_lab.measure.kinds.inference_server.child"
@@ -28,22 +37,24 @@ class DeviceSession(ServerSession):
     has run, in order.
     """
 
-    device: DeviceProcess
+    device: ModelDevice
+    _held = _closed = False
 
     @classmethod
-    def start_with(
+    def open(
         cls,
         context: Context[InferenceServerSettings],
         role: Role,
         folder: Path,
-        sizing: Sizing,
         triton: Path | None = None,
     ) -> Self:
-        """Start the device, then the server (Triton, if there is an environment for it), and wait
-        until its code is loaded.
+        """Start the device, and the process of the server (Triton, if there is an environment for
+        it), and wait for neither. A learner's code is not loaded before `begin`.
         """
+        # Triton starts, for seconds, when its process has said that it is ready.
+        held = role == "learner" or triton is not None
         address = context.janitor.folder / f"{role}.sock"
-        device = start_device(context, sizing)
+        device = ModelDevice.open(context)
         try:
             with listen(address) as listener, device.script_socket as script:
                 fds = {
@@ -51,20 +62,50 @@ class DeviceSession(ServerSession):
                     "--arena": device.arena.fd,
                     "--listener": listener.fileno(),
                 }
-                worker = start_server(context, PROGRAM, folder, fds, triton)
+                options = ["--device", context.device, *([HELD] if held else [])]
+                worker = start_server(context, PROGRAM, folder, fds, triton, options)
         except BaseException:
             device.close()
             raise
         session = cls(
             Session(role, worker, device.channel, device, clock=context.clock), str(address)
         )
-        session.device = device
-        session.wait_until_loaded(context.settings.start_s)
+        session.device, session._held = device, held
         return session
 
+    def wait_until_open(self) -> None:
+        """Wait until both processes are up and do nothing, and a server that is not held has loaded
+        its code. Raises the fault of one that has not.
+        """
+        with self.session.clock.phase("workers"):
+            self.device.wait_until_open()
+        self.session.expect(Ready, self.device.start_s, "starting up")
+
+    def begin(self) -> None:
+        """Let the code of a server that is held be loaded, and wait until it is. If it cannot be,
+        close everything and raise its fault.
+        """
+        if not self._held:
+            return
+        try:
+            self.device.channel.send(Begin())
+            loaded = self.session.expect(Ready, self.device.start_s, "starting up")
+        except Closed:
+            fault = self.session.closed("starting up")
+            self.close()
+            raise fault from None
+        except BaseException:
+            self.close()
+            raise
+        # The clock has counted it as the server's work.
+        self.session.clock.move(loaded.loading_s, self.session.role, "imports")
+
     def close(self) -> None:
-        super().close()
-        self.device.close()
+        # A fault closes what the check closes at its end.
+        if not self._closed:
+            self._closed = True
+            super().close()
+            self.device.close()
 
     def cpu_s(self) -> float:
         return super().cpu_s() + self.device.cpu_s()
