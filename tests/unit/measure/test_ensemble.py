@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,10 +24,12 @@ from bottleneck_lab.measure.channel.messages import (
     Scored,
 )
 from bottleneck_lab.measure.context import load_judge
+from bottleneck_lab.measure.kinds.inference_server import device as device_module
 from bottleneck_lab.measure.kinds.inference_server.device import EmulatedModel, ServingDevice
 from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
 from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES, MEAN, STD, levels
+from bottleneck_lab.measure.kinds.inference_server.session import DeviceSession
 from bottleneck_lab.measure.kinds.inference_server.size import SetSize
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 
@@ -134,6 +137,21 @@ def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):
         again = verifier.receive(10)
     assert isinstance(again, Scored)
     assert again.scores == pytest.approx(answered.scores[3:6], abs=1e-5)
+
+
+def test_a_device_that_still_has_reports_to_send_takes_the_pictures_to_score(pictures, monkeypatch):
+    """Its report of a batch, with all pixels, is more than its socket holds."""
+    monkeypatch.setattr(device_module, "KEPT_SHARE", 1.0)
+    images = pictures[np.arange(MAX_BATCH) % len(pictures)]
+    with a_device(EmulatedModel(0.001, 0.0001)) as (server, arena, verifier):
+        arena.view(np.dtype("uint8"), images.shape, 0)[...] = images
+        server.send(Infer(0, "uint8", len(images)))
+        answered = server.receive(10)
+        reading = SimpleNamespace(receive=lambda timeout_s, _: verifier.receive(timeout_s))
+        session = DeviceSession(reading, "")
+        session.device = SimpleNamespace(channel=verifier)
+        assert session.scores_alone(images) == pytest.approx(answered.scores, abs=1e-5)
+    assert [len(batch.scores) for batch in session.batches] == [MAX_BATCH]
 
 
 def test_a_device_gets_its_size_when_it_runs_and_lets_its_server_begin():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +21,7 @@ from bottleneck_lab.measure.channel.messages import (
     Scored,
 )
 from bottleneck_lab.measure.channel.session import HELD, Role, Session
-from bottleneck_lab.measure.channel.wire import Closed
+from bottleneck_lab.measure.channel.wire import Closed, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession, listen, start_server
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
@@ -117,12 +119,19 @@ class DeviceSession(ServerSession):
 
     def scores_alone(self, images: Array) -> Array:
         """Return the scores of images, each run by itself, while the server is not under load."""
-        self.device.channel.send(Score(images))
+        # A device whose reports nobody reads stops at the first that its socket cannot hold, and then
+        # reads nothing itself: they have to be taken while the pictures are sent.
+        threading.Thread(target=self._send, args=(Score(images),), daemon=True).start()
         while True:
             message = self.session.receive(SCORING_S, "scoring pictures again")
             if isinstance(message, Scored):
                 return message.scores
             self.note(message)
+
+    def _send(self, message: Message) -> None:
+        # What the end of the device means is decided where its reports are read.
+        with contextlib.suppress(WireError):
+            self.device.channel.send(message)
 
     def note(self, message: Message) -> None:
         if isinstance(message, Ran):
