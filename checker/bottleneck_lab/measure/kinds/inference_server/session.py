@@ -119,8 +119,8 @@ class DeviceSession(ServerSession):
 
     def scores_alone(self, images: Array) -> Array:
         """Return the scores of images, each run by itself, while the server is not under load."""
-        # A device whose reports nobody reads stops at the first that its socket cannot hold, and then
-        # reads nothing itself: they have to be taken while the pictures are sent.
+        # A device whose reports nobody takes stops at the first that its socket cannot hold, and
+        # then reads nothing itself: they are taken while the pictures are sent.
         threading.Thread(target=self._send, args=(Score(images),), daemon=True).start()
         while True:
             message = self.session.receive(SCORING_S, "scoring pictures again")
