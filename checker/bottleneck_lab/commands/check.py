@@ -35,7 +35,7 @@ from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.captures import readable
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.next_step import NOT_RUN
+from bottleneck_lab.workspace.next_step import NOT_RIGHT, NOT_RUN
 
 EXAMPLE = "lab check --json"
 
@@ -117,7 +117,7 @@ def command(
             render_seconds(attempt.verdict, console())
         captures = readable(workspace)
         warning = mismatch(captures[-1], attempt.verdict) if captures else None
-        if warning and attempt.verdict.reason not in NOT_RUN:
+        if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT):
             say(f"\nCapture {warning}", style="yellow")
         note(
             f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report"

@@ -39,6 +39,7 @@ from bottleneck_lab.workspace.commitments import (
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.hints import take_hint
+from bottleneck_lab.workspace.next_step import has_looked, records_itself
 from bottleneck_lab.workspace.progress import note_hint
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
@@ -254,9 +255,12 @@ def _conclude(
         if len(missing) < len(workspace.lab.spec.questions):
             saved = " Your answers so far are saved in diagnosis.toml."
         say(f"\nStill to answer: {', '.join(missing)}.{saved}")
+        attempts = load_attempts(workspace)
         options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
-        step = "lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}"
-        say_next(step)
+        if not attempts and not has_looked(workspace, record):
+            say_next_step(workspace, attempts, record)
+        else:
+            say_next("lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}")
     elif not committed:
         answers = load_answers(workspace.root)
         if incorrect:
@@ -288,9 +292,10 @@ def _explain_first_commitment(workspace: Workspace) -> None:
         "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
         f" {_VERDICT} {_CORRECTS}"
     )
-    # Of a program that measures others a capture has neither causes nor findings.
-    explains = numbered(workspace.captures) and workspace.lab.spec.measure != "benchmark"
-    if explains:
+    # Of a program that measures others a capture has neither causes nor findings, and of one that
+    # records itself the tool's figures would be the answers.
+    explains = workspace.lab.spec.measure != "benchmark" and not records_itself(workspace)
+    if explains and numbered(workspace.captures):
         say(
             "\n`lab report` now names causes, findings and the largest possible gain, with your"
             " answers next to what the tool measured; after your first check also what usually"
@@ -301,6 +306,6 @@ def _explain_first_commitment(workspace: Workspace) -> None:
     criteria = device.criteria if device else []
     limits = [each for each in criteria if each.kind in ("target", "mechanism")]
     if limits:
-        say("\nBesides right answers, a check asks for this:")
+        say("\nBesides right answers and right results, a check asks for this:")
     for limit in limits:
         say(f"  {describe_criterion(limit)}", hang=2)

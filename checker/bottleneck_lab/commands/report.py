@@ -175,6 +175,8 @@ def command(
                 "`lab report` shows the last one, `lab report --html` plots them all.",
             )
         _show_checks(subject, html, json=json)
+        if not json:
+            _go_on(subject)
     elif is_snapshot(subject.traces[0]) and not (query or ask or export or at or gap):
         _show_snapshot(subject.traces[0], html, json=json)
     elif html:

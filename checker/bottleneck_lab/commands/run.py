@@ -72,16 +72,16 @@ def command(
                     "`--shipped` runs labs without modelled ranks.", "`lab reset` brings it back."
                 )
             _scale(workspace, chosen, numbers)
-            note_run(workspace, lab.code_hash(workspace.root))
+            note_run(workspace, lab.code_hash(workspace.root), ended=True)
             return
         with handed_out_files(lab) if shipped else nullcontext(workspace.root) as folder:
             workload = Workload(lab, folder, chosen, data_folder(lab))
             code = lab.code_hash(folder)
             status = run_workload(workload, lambda line: say(line.rstrip("\n")))
+    note_run(workspace, code, ended=not status)
     if status:
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
-    note_run(workspace, code)
     if lab.spec.evidence == "run":
         say_next_step(workspace, load_attempts(workspace), load_record(workspace))
 

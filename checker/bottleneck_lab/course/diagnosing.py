@@ -70,7 +70,7 @@ def where_to_look(workspace: Workspace, record: Record) -> str:
     if lab.spec.devices[workspace.info.device].judges_diagnosis:
         return "A check compares them with captures of its own, made as your code makes them."
     is_edited = lab.code_hash(workspace.root) != lab.code_hash(lab.path)
-    shipped = f"They are about the shipped code{', not about yours' * is_edited}"
+    shipped = f"The answers are about the shipped code{', not about yours' * is_edited}"
     if lab.spec.evidence == "run":
         return f"{shipped}: `lab run{' --shipped' * is_edited}` runs it again."
     folder = evidence_capture(workspace)
@@ -79,7 +79,7 @@ def where_to_look(workspace: Workspace, record: Record) -> str:
         folder = workspace.captures / name
     if folder:
         number = int(folder.name.split("-")[0])
-        return f"They are about one capture: `lab report {number}` shows it."
+        return f"The answers are about one capture: `lab report {number}` shows it."
     if is_edited:
         return f"{shipped}: `lab reset` brings it back, and keeps yours; `lab profile` captures it."
     return f"{shipped}: `lab profile` captures it."

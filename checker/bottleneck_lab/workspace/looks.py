@@ -16,11 +16,11 @@ from bottleneck_lab.workspace.folder import Workspace, read_json
 class Looks(msgspec.Struct, frozen=True):
     """What was looked at in a workspace.
 
-    `runs`: hashes of the code that `lab run` ran to its end. `reports`: by a capture's name, how
-    much its latest report showed.
+    `runs`: by the hash of the code that `lab run` ran, True if it ran to its end. `reports`: by a
+    capture's name, how much its latest report showed.
     """
 
-    runs: list[str] = []
+    runs: dict[str, bool] = {}
     reports: dict[str, str] = {}
 
 
@@ -38,9 +38,16 @@ def note_report(workspace: Workspace, capture: str) -> None:
     _update(workspace, lambda looks: replace(looks, reports={**looks.reports, capture: shown}))
 
 
-def note_run(workspace: Workspace, code: str) -> None:
-    """Record that the code with this hash ran to its end."""
-    _update(workspace, lambda looks: replace(looks, runs=sorted({*looks.runs, code})))
+def note_run(workspace: Workspace, code: str, *, ended: bool) -> None:
+    """Record that the code with this hash was run; `ended` without an error."""
+    _update(workspace, lambda looks: replace(looks, runs={**looks.runs, code: ended}))
+
+
+def has_run(workspace: Workspace) -> bool | None:
+    """Return True if the code as it is now ran to its end, False if it ended with an error, None if
+    it was not run.
+    """
+    return load_looks(workspace).runs.get(workspace.lab.code_hash(workspace.root))
 
 
 def is_report_read(workspace: Workspace, capture: str) -> bool:

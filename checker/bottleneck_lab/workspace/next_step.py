@@ -16,13 +16,14 @@ from bottleneck_lab.workspace.captures import latest_capture
 from bottleneck_lab.workspace.commitments import Record, open_questions
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, read_json
-from bottleneck_lab.workspace.looks import is_report_read, load_looks
+from bottleneck_lab.workspace.looks import has_run, is_report_read, load_looks
 from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import latest_name, load_siblings
 
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 NOT_RUN = ("crashed", "timed out", "does not compile")
 """Reasons of a FAIL in which the code did not run to its end."""
+FAILED_RUN = "`lab run` ended with an error: mend that first."
 NOT_RIGHT = ("wrong output", "tampered", "forbidden call")
 """Reasons of a FAIL in which the code ran, and did not do what was asked."""
 
@@ -102,21 +103,30 @@ def next_here(
     The steps are: look, capture, explain, change, check, and explain another case. A lab that was
     passed stays passed, whatever later checks say.
     """
-    lab, latest = workspace.lab, latest_capture(workspace)
+    latest = latest_capture(workspace)
     if workspace.changed_lab():
         return NextStep(
             "lab reset --update", "It brings in the new files and leaves your edits as they are."
         )
     if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
         return _after_pass(workspace, record, labs, progress)
-    ran = lab.spec.evidence == "run" and (record.commitments or load_looks(workspace).runs)
-    if not latest and not ran and not attempts:
+    if not attempts and not has_looked(workspace, record):
         return _first_look(workspace)
     if why := _why_diagnose(workspace, record, latest):
         return NextStep("lab diagnose", why)
     if not attempts:
         return _before_first_check(workspace, latest)
     return _after_check(workspace, attempts[-1].verdict, record, latest)
+
+
+def has_looked(workspace: Workspace, record: Record) -> bool:
+    """Return True if there is something to answer the lab's questions from: a capture, or the
+    output of a run where that is the evidence.
+    """
+    if latest_capture(workspace):
+        return True
+    ran = record.commitments or any(load_looks(workspace).runs.values())
+    return workspace.lab.spec.evidence == "run" and bool(ran)
 
 
 def _first_look(workspace: Workspace) -> NextStep:
@@ -195,15 +205,15 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
     """Return the step after a change of the code that was not checked: see what it brought, and
     then check it.
     """
-    code = workspace.lab.code_hash(workspace.root)
+    lab, ran = workspace.lab, has_run(workspace)
     see = "Your code has changed: see what that brought."
-    if workspace.lab.spec.evidence == "run":
-        if code not in load_looks(workspace).runs:
-            return NextStep("lab run", see)
+    if ran is False:
+        return _edit(lab, FAILED_RUN)
+    if lab.spec.evidence == "run" and ran is None:
+        return NextStep("lab run", see)
+    if lab.spec.evidence == "run" or latest is None:
         return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
-    if latest is None:
-        return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
-    if _captured(latest).get("code") != code:
+    if _captured(latest).get("code") != lab.code_hash(workspace.root):
         return NextStep("lab profile", see)
     return NextStep(
         "lab check",
@@ -261,17 +271,31 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> Nex
         return _after_mending(workspace, latest)
     # Speed is nothing to look at before the results are right; a task to record is another matter.
     if last.reason in NOT_RIGHT and not records_itself(workspace):
-        if is_checked:
-            return _edit(lab, "First mend what the ✗ names. Then run `lab check`.")
-        return NextStep("lab check", "Your code has changed: see whether its results are right.")
+        return _after_wrong(workspace, is_checked=is_checked)
     return _what_is_left(workspace, latest) if is_checked else _after_change(workspace, latest)
+
+
+def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
+    """Return the step after wrong results, of the code as it is now or before a change."""
+    lab = workspace.lab
+    runs = lab.spec.evidence == "run"
+    if is_checked:
+        then = "`lab run` shows what each change brings." if runs else "Then run `lab check`."
+        return _edit(lab, f"First mend what the ✗ names. {then}")
+    if has_run(workspace) is False:
+        return _edit(lab, FAILED_RUN)
+    if runs and has_run(workspace) is None:
+        return NextStep("lab run", "Your code has changed: see whether its results are right.")
+    return NextStep("lab check", "Your code has changed: see whether its results are right.")
 
 
 def _after_mending(workspace: Workspace, latest: Path | None) -> NextStep:
     """Return the step after a change of code that did not run to its end."""
-    code = workspace.lab.code_hash(workspace.root)
-    if code in load_looks(workspace).runs or (latest and _captured(latest).get("code") == code):
+    code, ran = workspace.lab.code_hash(workspace.root), has_run(workspace)
+    if ran or (latest and _captured(latest).get("code") == code):
         return NextStep("lab check", "Your code has changed, and runs to its end.")
+    if ran is False:
+        return _edit(workspace.lab, FAILED_RUN)
     return NextStep("lab run", "Your code has changed: see whether it runs to its end now.")
 
 

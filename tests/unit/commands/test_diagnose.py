@@ -93,7 +93,7 @@ def test_without_a_capture_the_way_to_one_comes_first(workspace):
     shutil.rmtree(workspace.captures)
     output = diagnose().output
     assert output.index("`lab profile`") < output.index("`lab report")
-    assert output.rstrip().endswith("Next: lab profile")
+    assert "Next: lab profile\n" in output
 
 
 def test_what_is_committed_already_is_said_so(workspace):

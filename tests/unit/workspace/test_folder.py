@@ -680,7 +680,7 @@ class TestNextStep:
         assert self.next(workspace) == "edit work.py", "the output is what the answers are from"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab run"
-        note_run(workspace, workspace.lab.code_hash(workspace.root))
+        note_run(workspace, workspace.lab.code_hash(workspace.root), ended=True)
         assert self.next(workspace) == "lab check"
         failed = make_verdict(Outcome.FAIL)
         code = workspace.lab.code_hash(workspace.root)
@@ -695,7 +695,7 @@ class TestNextStep:
         file.write_text('evidence = "run"\n' + file.read_text())
         catalog.load_labs.cache_clear()
         workspace, _ = start_workspace(catalog.find_lab("slow"), content / "work", "cpu")
-        note_run(workspace, workspace.lab.code_hash(workspace.root))
+        note_run(workspace, workspace.lab.code_hash(workspace.root), ended=True)
         assert self.next(workspace) == "lab diagnose"
 
     def test_a_report_that_shows_more_after_a_check_is_looked_at_again(self, workspace):
@@ -753,7 +753,9 @@ class TestNextStep:
         with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
             record(workspace, make_verdict(reason="crashed"), folder)
         assert self.next(workspace) == "lab run"
-        note_run(workspace, workspace.lab.code_hash(workspace.root))
+        note_run(workspace, workspace.lab.code_hash(workspace.root), ended=False)
+        assert self.next(workspace) == "edit work.py", "it does not"
+        note_run(workspace, workspace.lab.code_hash(workspace.root), ended=True)
         assert self.next(workspace) == "lab check", "it runs to its end"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab run"

@@ -43,7 +43,8 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
         summary = summary.replace(criterion.sentence, "")
     if summary.strip() and verdict.outcome is not Outcome.PASS:
         sheet.line(summary.strip(), indent=1)
-        sheet.blank()
+        if verdict.criteria:
+            sheet.blank()
     reached = [each for each in verdict.criteria if UNMEASURED not in each.sentence]
     for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, verdict, criterion)
