@@ -117,7 +117,7 @@ def command(
             render_seconds(attempt.verdict, console())
         captures = readable(workspace)
         warning = mismatch(captures[-1], attempt.verdict) if captures else None
-        if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT):
+        if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT, "wrong diagnosis"):
             say(f"\nCapture {warning}", style="yellow")
         note(
             f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report"

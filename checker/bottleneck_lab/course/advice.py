@@ -4,12 +4,17 @@ lab, and here it is known what was done already.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
-from bottleneck_lab.course.captures import code_captured
+from bottleneck_lab.course.captures import code_captured, read_capture
 from bottleneck_lab.course.diagnosing import where_to_look
+from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.grading.conclusion import ADVICE, WRONG_ANSWERS
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.report.words import format_bytes
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.captures import readable
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.folder import Workspace
@@ -18,6 +23,9 @@ _CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
 (_CAPTURE_MECHANISM,) = ADVICE["the mechanism is still there"]
 _SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is"}
 """What a report shows, by the advice to capture the code first."""
+
+MOST_LINES = 4
+"""Lines that advice names: those that hold most."""
 
 
 def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdict:
@@ -40,7 +48,28 @@ def _look_at(workspace: Workspace, verdict: Verdict, advice: str) -> str:
     if workspace.lab.spec.evidence == "run":
         return "`lab run` shows what your code does now."
     captures = readable(workspace)
-    if not captures or code_captured(captures[-1]) != verdict.submission_hash:
-        return advice
+    try:
+        if not captures or code_captured(captures[-1]) != verdict.submission_hash:
+            return advice
+        in_memory = workspace.lab.predicts_memory(verdict.device)
+        kept = _kept_lines(captures[-1]) if in_memory else ""
+    except (CaptureError, MachineError):
+        return advice  # what was measured must not be lost for a capture that cannot be read
     number = int(captures[-1].name.split("-")[0])
-    return f"Capture {number} is of this code: `lab report {number}` shows {_SHOWS[advice]}."
+    return f"Capture {number} is of this code: `lab report {number}` shows {_SHOWS[advice]}.{kept}"
+
+
+def _kept_lines(capture: Path) -> str:
+    """Return the lines whose memory grows from step to step in a capture, as a sentence after a
+    space; empty if none does.
+    """
+    lines = [
+        f"{holder.line.partition(':')[0]} ({counted(holder.blocks, 'block')},"
+        f" {format_bytes(holder.held_bytes)} at its end)"
+        for use in read_capture(capture).memory
+        for holder in use.holders
+        if holder.grows
+    ]
+    if not lines:
+        return ""
+    return f" Its memory grows by what these lines make: {', '.join(lines[:MOST_LINES])}."

@@ -1,0 +1,108 @@
+"""What a check advises, after what was done in this folder already."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.course import advice
+from bottleneck_lab.course.advice import fit_advice
+from bottleneck_lab.grading.conclusion import ADVICE
+from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.workspace.captures import make_capture
+from bottleneck_lab.workspace.commitments import load_record
+from bottleneck_lab.workspace.hints import take_hint
+from bottleneck_lab.workspace.start import start_workspace
+
+CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-input.json.gz"
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start a lab, and return its workspace."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    return lambda slug: start_workspace(load_labs()[slug], tmp_path / "work", "virtual")[0]
+
+
+def slow(workspace) -> Verdict:
+    """A FAIL of the workspace's code as it is now."""
+    return Verdict(
+        outcome=Outcome.FAIL,
+        reason="correct but slow",
+        summary="",
+        advice=list(ADVICE["correct but slow"]),
+        lab=workspace.lab.slug,
+        lab_hash="",
+        submission_hash=workspace.lab.code_hash(workspace.root),
+        device="virtual",
+        criteria=[],
+        environment={},
+        isolation={},
+        started_at="2026-01-02T00:00:00+00:00",
+        duration_s=1.0,
+    )
+
+
+def advised(workspace, verdict: Verdict) -> list[str]:
+    return fit_advice(workspace, load_record(workspace), verdict).advice
+
+
+def capture(workspace) -> None:
+    """Make a capture of the code as it is now."""
+    code = workspace.lab.code_hash(workspace.root)
+
+    def fill(out: Path) -> None:
+        shutil.copy(CAPTURE, out / "trace.json.gz")
+        facts = {"files": ["trace.json.gz"], "code": code, "made_at": "2026-01-01"}
+        (out / "capture.json").write_text(json.dumps(facts))
+
+    make_capture(workspace, "torch", fill)
+
+
+def test_a_capture_of_the_checked_code_is_not_asked_for_again(start):
+    workspace = start("stuttering-tagger")
+    assert advised(workspace, slow(workspace)) == ADVICE["correct but slow"], "there is none"
+    capture(workspace)
+    look, _ = advised(workspace, slow(workspace))
+    assert look == "Capture 1 is of this code: `lab report 1` shows what takes the time."
+    edited = replace(slow(workspace), submission_hash="1" * 64)
+    assert advised(workspace, edited) == ADVICE["correct but slow"], "it is of other code"
+
+
+def test_no_hint_is_advised_where_all_were_taken(start):
+    workspace = start("stuttering-tagger")
+    while take_hint(workspace) is not None:
+        pass
+    assert advised(workspace, slow(workspace)) == ADVICE["correct but slow"][:1]
+
+
+def test_where_a_run_is_the_evidence_no_capture_is_advised(start):
+    workspace = start("timing-pitfalls")
+    look, _ = advised(workspace, slow(workspace))
+    assert look == "`lab run` shows what your code does now."
+
+
+def test_a_capture_that_cannot_be_read_loses_no_verdict(start):
+    workspace = start("stuttering-tagger")
+    capture(workspace)
+    (workspace.captures / "0001-torch" / "capture.json").write_text("half a file")
+    assert advised(workspace, slow(workspace)) == ADVICE["correct but slow"]
+
+
+def test_the_lines_whose_memory_grows_are_named(start, monkeypatch):
+    workspace = start("forecaster-out-of-memory")
+    capture(workspace)
+    holders = [
+        SimpleNamespace(line="train.py(31): forecast", blocks=114, held_bytes=1 << 20, grows=True),
+        SimpleNamespace(line="train.py(48): train", blocks=6, held_bytes=1 << 20, grows=False),
+    ]
+    read = SimpleNamespace(memory=[SimpleNamespace(holders=holders)])
+    monkeypatch.setattr(advice, "read_capture", lambda _: read)
+    look, _ = advised(workspace, slow(workspace))
+    assert look.endswith("by what these lines make: train.py(31) (114 blocks, 1.0 MiB at its end).")
