@@ -211,7 +211,11 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
         return _edit(lab, FAILED_RUN)
     if lab.spec.evidence == "run" and ran is None:
         return NextStep("lab run", see)
-    if lab.spec.evidence == "run" or latest is None:
+    if lab.spec.evidence == "run":
+        return NextStep(
+            "lab check", "Once `lab run` shows what you want, a check says whether it is enough."
+        )
+    if latest is None:
         return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
     if _captured(latest).get("code") != lab.code_hash(workspace.root):
         return NextStep("lab profile", see)
