@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from bottleneck_lab.catalog import load_course, load_labs
@@ -32,7 +33,8 @@ def command() -> None:
         say(line, hang=22)
     case = open_case()
     if case:
-        say(f"\nA case waits for your diagnosis in {case.folder}.")
+        capture = f"`lab report {shlex.quote(case.folder)}`"
+        say(f"\nA case waits for your diagnosis; {capture} shows its capture.")
         say_next("lab case")
         return
     _say_step(next_lab(labs, progress))
