@@ -169,7 +169,7 @@ def _why_diagnose(workspace: Workspace, record: Record, latest: Path | None) -> 
 def _edit(lab: Lab, why: str) -> NextStep:
     """Return an edit of the lab's files as the next step."""
     first, *others = editable = lab.spec.editable or ["diagnosis.toml"]
-    files = " and ".join(editable) if len(others) < 2 else f"{first} and its other files"
+    files = " and ".join(editable) if len(others) < 2 else f"{first} or another of your files"
     return NextStep(f"edit {files}", why)
 
 
