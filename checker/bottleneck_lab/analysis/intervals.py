@@ -240,12 +240,31 @@ def covered_before(intervals: Intervals, times: Ints) -> Ints:
 
 def covered_within(intervals: Intervals, start: Ints, end: Ints) -> Ints:
     """Return how much of `intervals` lies within each [start, end), ns."""
-    before = _lengths_before(intervals)
     covered = np.zeros(len(start), dtype=np.int64)
-    for rows in blocks(len(start)):
-        covered[rows] = _covered(intervals, before, end[rows])
-        covered[rows] -= _covered(intervals, before, start[rows])
+    for rows, near in _beside_rows(intervals, start, end):
+        before = _lengths_before(near)
+        covered[rows] = _covered(near, before, end[rows])
+        covered[rows] -= _covered(near, before, start[rows])
     return covered
+
+
+def meets(intervals: Intervals, start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the rows [start, end) of which some time is in `intervals`."""
+    mask = np.zeros(len(start), dtype=bool)
+    for rows, near in _beside_rows(intervals, start, end):
+        # Of those that begin before a row ends, some have not ended when it begins.
+        begun = np.searchsorted(near.start, end[rows])
+        mask[rows] = begun > np.searchsorted(near.end, start[rows], side="right")
+        mask[rows] &= start[rows] < end[rows]
+    return mask
+
+
+def _beside_rows(intervals: Intervals, start: Ints, end: Ints) -> Iterator[tuple[slice, Intervals]]:
+    """Yield blocks of the rows [start, end), each with the intervals that have time between its
+    first start and its last end: mostly few, since rows are nearly in order.
+    """
+    for rows in blocks(len(start)):
+        yield rows, _near(intervals, int(start[rows].min()), int(end[rows].max()))
 
 
 def _lengths_before(intervals: Intervals) -> Ints:

@@ -29,14 +29,14 @@ class Timed(Protocol):
     def end(self) -> Ints: ...
 
 
-def names_in(table: Named) -> list[int]:
+def names_in(timeline: Timeline, table: Named) -> list[int]:
     """Return the names that a table's rows have, as indices into the timeline's strings."""
-    return numbers_in(table.name)
+    return numbers_in(table.name, len(timeline.strings))
 
 
-def numbers_in(numbers: SmallInts) -> list[int]:
-    """Return the distinct numbers of a column of numbers from 0 on, ascending."""
-    used = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=bool)
+def numbers_in(numbers: SmallInts, count: int) -> list[int]:
+    """Return the distinct numbers of a column of numbers from 0 to below `count`, ascending."""
+    used = np.zeros(count, dtype=bool)
     # In blocks, since NumPy first makes eight bytes of each number.
     for rows in iv.blocks(len(numbers)):
         used[numbers[rows]] = True
@@ -47,8 +47,11 @@ def numbers_in(numbers: SmallInts) -> list[int]:
 def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return a mask of the rows whose name matches."""
     # Each distinct name is looked at once: a capture has millions of rows and thousands of names.
-    matches = np.zeros(len(timeline.strings) + 1, dtype=bool)
-    matches[[i for i in names_in(table) if pattern.search(timeline.strings[i])]] = True
+    matching = [i for i in names_in(timeline, table) if pattern.search(timeline.strings[i])]
+    if not matching:
+        return np.zeros(len(table.name), dtype=bool)
+    matches = np.zeros(len(timeline.strings), dtype=bool)
+    matches[matching] = True
     return look_up(matches, table.name)
 
 

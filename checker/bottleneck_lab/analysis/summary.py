@@ -182,7 +182,6 @@ def _summary(
     uses: Iterable[tuple[DeviceUse, DeviceTime]],
     ceilings: Machine | None,
 ) -> Summary:
-    release_freed(timeline)  # what reading it left
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
     if timeline.events < LARGE_EVENTS:
         host, devices = _host_side(inside), _device_side(timeline, uses)
@@ -253,7 +252,6 @@ def _host_side(timeline: Timeline) -> _HostSide:
     sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
     causes: list[str] = []
     lines: list[LineRow] = []
-    release_freed(timeline)
     for part in in_parts(timeline):
         calls = build_calls(part, python=bool(len(timeline.python)))
         sums += sum_operators(part, calls)
@@ -279,7 +277,6 @@ def _device_side(
     uses, programs, times = [], [], []
     exposed: Sizes = Counter()
     arrivals = match_collectives(timeline)
-    release_freed(timeline)
     for use, time in uses_and_times:
         uses.append(use)
         exposed.update(exposed_by_size(timeline, time))
@@ -291,7 +288,6 @@ def _device_side(
     release_freed(timeline)
     quality = judge_quality(timeline, uses)
     waits = find_collective_waits(arrivals, times)
-    release_freed(timeline)
     return _DeviceSide(uses, quality, WhatIf(timeline, programs), waits, exposed)
 
 

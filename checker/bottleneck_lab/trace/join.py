@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 
+# Small enough for each step's results to stay in a core's cache.
+BLOCK_ROWS = 1 << 15
+
 
 def join_rows(
     keys: Ints, ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts
@@ -28,6 +31,14 @@ def join_rows(
     if (own[1:] < own[:-1]).any():
         order = np.argsort(own, kind="stable")
         rows, own = rows[order], own[order]
-    sought = wanted << 12 | wanted_ranks
-    at = np.minimum(np.searchsorted(own, sought), len(own) - 1)
-    return np.where((own[at] == sought) & (wanted > 0), rows[at], -1)
+    joined = np.full(len(wanted), -1)
+    for first in range(0, len(wanted), BLOCK_ROWS):
+        block = slice(first, first + BLOCK_ROWS)
+        sought = wanted[block] << 12 | wanted_ranks[block]
+        # Numbers of one block lie close together: few keys are searched, not all.
+        low, high = np.searchsorted(own, (sought.min(), sought.max())).tolist()
+        near = slice(min(low, len(own) - 1), high + 1)
+        at = np.minimum(np.searchsorted(own[near], sought), len(own[near]) - 1)
+        same = (own[near][at] == sought) & (wanted[block] > 0)
+        joined[block][same] = rows[near][at[same]]
+    return joined

@@ -227,7 +227,9 @@ class Timeline:
         """The ranks that have any row, ascending."""
         ranks: set[int] = set()
         for table in self._timed:
-            ranks.update(np.flatnonzero(np.bincount(table.rank)).tolist())
+            # Mostly one value for all rows, which takes no memory.
+            rank = table.rank[:1] if table.rank.strides == (0,) else table.rank
+            ranks.update(np.flatnonzero(np.bincount(rank)).tolist())
         return tuple(sorted(ranks))
 
     @cached_property

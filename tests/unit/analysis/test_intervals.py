@@ -63,6 +63,7 @@ def test_time_within_stretches(first, second, start, length):
 
     assert covered[0] == len(a & inside)
     assert covered[1:].tolist() == [len(a & set(range(s, e))) for s, e in second]
+    assert (iv.meets(made(first), rows[:, 0], rows[:, 1]) == (covered > 0)).all()
 
 
 @given(pairs)

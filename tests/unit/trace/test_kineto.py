@@ -315,7 +315,7 @@ def test_rows_are_taken_by_column_and_given_up(monkeypatch):
     rows["start"] = np.arange(len(rows))
     for part in np.split(rows, 6):
         blocks.add(part)
-    columns = blocks.taken()
+    columns = blocks.taken({})
     assert set(columns) == set(SPAN.names)
     assert np.array_equal(columns["start"], rows["start"])
     assert sum(map(len, blocks.pieces())) == 0

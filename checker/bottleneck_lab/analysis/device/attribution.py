@@ -151,7 +151,7 @@ class _Waiting:
         # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from
         # the start of the copy call right before it.
         waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
-        self._waits = waits = waits.where(iv.covered_within(host.sync, *waits) > 0)
+        self._waits = waits = waits.where(iv.meets(host.sync, *waits))
         # From one wait's end to the next one's: the host's own time until it waits again, what the
         # device then worked, and how long it was idle. Idle time inside the wait is the wait's own:
         # counted here, it would add up over the steps until time after a wait seemed due to it.
@@ -172,8 +172,8 @@ class _Waiting:
         wait = np.minimum(following, len(waits.end) - 1)
         follows = (waits.start[wait] <= begin) & (waits.end[wait] <= end)
         follows &= following < len(waits.end)
-        follows |= iv.covered_within(self._held_up, begin, begin + 1) > 0
-        follows &= iv.covered_within(self._host_bound, end - 1, end) == 0
+        follows |= iv.meets(self._held_up, begin, begin + 1)
+        follows &= ~iv.meets(self._host_bound, end - 1, end)
         return follows
 
 

@@ -101,7 +101,7 @@ def _explain(
     line, inside = "", []
     if share >= LEAST_LINE_SHARE:
         in_operators = cause in IN_OPERATORS
-        inside = places_during(timeline, part, time.rank, in_operators=in_operators)
+        inside = places_during(timeline, part, time.rank, host.threads, in_operators=in_operators)
         line = lines_during(timeline, part, time.rank)
         if not line and cause == "host":
             line = operator_during(timeline, part, time.rank)

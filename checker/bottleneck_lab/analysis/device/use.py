@@ -19,7 +19,6 @@ from bottleneck_lab.analysis.device.unrecorded import (
     lost_launches,
     waiting_in_queue,
 )
-from bottleneck_lab.analysis.footprint import release_freed
 from bottleneck_lab.analysis.host.view import HostView, view_host
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.rows import named, union_of
@@ -156,17 +155,14 @@ def _accelerators(
         unrecorded = find_unrecorded(timeline, rank, chosen, idle)
         # The causes take most memory: nothing else is kept meanwhile.
         del chosen
-        release_freed(timeline)
         # A gap before queued work in which rows are missing was no gap.
         missing = iv.join(unrecorded.stretches, waited)
         queued = iv.subtract(queued, missing)
         elsewhere = iv.intersect(queued.where(queued.lengths > TOGETHER_NS), others)
         causes = attribute(idle, host, window, queued=queued, elsewhere=elsewhere, missing=missing)
-        release_freed(timeline)
         times.append(DeviceTime(rank, device, window, rows, idle, causes))
         unrecorded = unrecorded._replace(stretches=missing)
         uses.append(_use(timeline, times[-1], host, unrecorded))
-    release_freed(timeline)
     times[0] = times[0]._replace(program=_program(timeline, times, host, arrivals))
     return list(zip(uses, times, strict=True))
 
@@ -185,7 +181,6 @@ def _program(
         window = Window(int(loop.start[0]), int(loop.end[-1]))
     window = find_beginning(timeline, rank, window)
     host = find_host(timeline, rank, window, view, iv.join(*(time.busy for time in times)))
-    release_freed(timeline)
     return make_program(timeline, rank, window, host, arrivals)
 
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
-from bottleneck_lab.analysis.host.view import launching_threads
-from bottleneck_lab.analysis.rows import named, numbers_in, union_of
+from bottleneck_lab.analysis.rows import look_up, named, numbers_in, union_of
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF, STEP_NAME
 from bottleneck_lab.trace.timeline import (
@@ -100,7 +99,8 @@ def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
         return iv.clip(iv.union(rows.start[mine], rows.end[mine]), *window)
     # A backward has a thread of its own, so that it is told from the rest even so.
     longest = iv.NONE
-    for thread in numbers_in(take(operators, operators.rank == rank).thread):
+    own = take(operators, operators.rank == rank)
+    for thread in numbers_in(own.thread, len(timeline.threads) + 1):
         mine = operators.thread == thread
         covered = iv.clip(union_of(operators, mine), *window)
         longest = max(longest, covered, key=lambda times: times.total)
@@ -193,26 +193,27 @@ def places_during(
     timeline: Timeline,
     stretches: iv.Intervals,
     rank: int,
+    threads: NDArray[np.bool_],
     *,
     in_operators: bool = False,
     top: int = 10,
 ) -> list[tuple[str, int]]:
     """Return where the host was in these stretches and for how long, ns, longest first: on the
     user's own lines and, where none were recorded, in operators (if `in_operators`) and in marked
-    ranges, of each those that no other encloses. A moment counts once for each launching thread.
+    ranges, of each those that no other encloses. A moment counts once for each of the `threads`
+    that launch, a mask.
     """
     sums = _time_by_line(timeline, stretches, rank)
-    threads = np.array(launching_threads(timeline, rank), dtype=np.int64)
     lines = np.isin(timeline.python.thread, line_tracks(timeline))
     left = iv.subtract(stretches, union_of(timeline.python, lines & (timeline.python.rank == rank)))
     for table in (timeline.operators, timeline.ranges) if in_operators else (timeline.ranges,):
-        mine = np.isin(table.thread, threads) & ~named(timeline, table, STEP_NAME)
-        # What encloses a row that ran meanwhile ran meanwhile too.
-        rows = take(table, mine & (iv.covered_within(left, table.start, table.end) > 0))
-        rows = take(rows, outermost(rows))
-        ran = iv.covered_within(left, rows.start, rows.end)
-        sums += np.bincount(rows.name, weights=ran, minlength=len(sums))
-        left = iv.subtract(left, iv.union(rows.start, rows.end))
+        mine = look_up(threads, table.thread) & ~named(timeline, table, STEP_NAME)
+        enclosing = []
+        for name, rows in _outermost_during(table, mine, left):
+            ran = iv.covered_within(left, *rows)
+            sums += np.bincount(name, weights=ran, minlength=len(sums))
+            enclosing.append(rows)
+        left = iv.subtract(left, iv.chain(enclosing))
     longest = np.argsort(-sums, kind="stable")[:top]
     return [(timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]]
 
@@ -221,23 +222,35 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
     """Return the operator that ran for most of these stretches, of those that no other encloses;
     empty where none ran for long.
     """
-    operators = take(timeline.operators, timeline.operators.rank == rank)
+    operators = timeline.operators
     sums = np.zeros(max(len(timeline.strings), 1))
-    # When the operators of each thread so far have all ended.
-    reached = np.zeros(len(timeline.threads) + 1, dtype=np.int64)
-    for rows in iv.blocks(len(operators)):
-        part = take(operators, rows)
-        enclosing = np.flatnonzero(outermost(part) & (part.start >= reached[part.thread]))
-        np.maximum.at(reached, part.thread, part.end)
-        start, end = part.start[enclosing], part.end[enclosing]
-        ran = iv.covered_within(
-            iv.clip(stretches, int(part.start[0]), int(part.end.max())), start, end
-        )
-        sums += np.bincount(part.name[enclosing], weights=ran, minlength=len(sums))
+    for name, rows in _outermost_during(operators, operators.rank == rank, stretches):
+        ran = iv.covered_within(stretches, *rows)
+        sums += np.bincount(name, weights=ran, minlength=len(sums))
     most = int(sums.argmax())
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:
         return ""
     return timeline.strings[most]
+
+
+def _outermost_during(
+    table: HostTable, mine: NDArray[np.bool_], stretches: iv.Intervals
+) -> Iterator[tuple[SmallInts, tuple[Ints, Ints]]]:
+    """Yield, in blocks, names, starts and ends of the masked rows that ran in these stretches and
+    that no other of them encloses. What encloses a row that ran meanwhile ran meanwhile too.
+    """
+    reached: dict[int, int] = {}  # by thread, when all its rows so far have ended
+    for block in iv.blocks(len(table)):
+        start, end = table.start[block], table.end[block]
+        rows = np.flatnonzero(mine[block] & iv.meets(stretches, start, end))
+        start, end, thread = start[rows], end[rows], table.thread[block][rows]
+        enclosing = np.zeros(len(rows), dtype=bool)
+        for number in np.flatnonzero(np.bincount(thread)).tolist():
+            own = np.flatnonzero(thread == number)
+            ended = np.maximum.accumulate(np.append(reached.get(number, start[own[0]]), end[own]))
+            enclosing[own] = ended[:-1] <= start[own]
+            reached[number] = int(ended[-1])
+        yield table.name[block][rows[enclosing]], (start[enclosing], end[enclosing])
 
 
 def line_tracks(timeline: Timeline) -> list[int]:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.footprint import release_freed
 from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE
@@ -122,7 +121,6 @@ def view_host(
     """
     chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
     chosen[list(launching_threads(timeline, rank))] = True
-    release_freed(timeline)
     runtime, ranges, operators = timeline.runtime, timeline.ranges, timeline.operators
     tables = {
         "ranges": ranges,
@@ -130,7 +128,7 @@ def view_host(
         "operators": operators,
         "calls": runtime,
     }
-    names = {rows: names_in(table) for rows, table in tables.items()}
+    names = {rows: names_in(timeline, table) for rows, table in tables.items()}
 
     def covered(rows: str, pattern: re.Pattern[str]) -> iv.Intervals:
         # Most patterns match none of a table's few names: its millions of rows are left alone.

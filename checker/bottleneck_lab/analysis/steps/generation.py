@@ -53,7 +53,7 @@ def find_generation(timeline: Timeline) -> GenerationUse | None:
     """Return what a token of the first rank with a loop takes, by its marked ranges (`token 3`,
     `decode`), or from one call of a sampling operator to the next; None where nothing is generated.
     """
-    used = [*names_in(timeline.operators), *names_in(timeline.ranges)]
+    used = [*names_in(timeline, timeline.operators), *names_in(timeline, timeline.ranges)]
     names = {timeline.strings[i] for i in used}
     if any(_TRAINING.match(name) for name in names):
         return None

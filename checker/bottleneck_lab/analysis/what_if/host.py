@@ -85,7 +85,7 @@ def _blocked_launches(
         return iv.NONE
     launches = launches.where(blocked)
     # A graph's launch takes long by itself.
-    of_graph = iv.covered_within(_graph_launches(timeline, rank), *launches) > 0
+    of_graph = iv.meets(_graph_launches(timeline, rank), *launches)
     full = _queued(timeline, rank, launches.start) >= QUEUE_ROWS
     return launches.where(~of_graph | full)
 

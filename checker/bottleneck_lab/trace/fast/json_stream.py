@@ -45,7 +45,7 @@ Decode = Callable[[bytes], list[Any]]
 
 
 class EventStream:
-    """The events of one trace, decoded piece by piece.
+    """The events of one trace, decoded piece by piece: each piece is gone when the next is taken.
 
     `decode` turns a JSON array into a list; it may raise `msgspec.ValidationError` for events that
     are valid JSON of an unexpected shape, in which case the piece is yielded as plain dictionaries.
@@ -93,6 +93,8 @@ class EventStream:
             self._whole += len(events)
             if events:
                 yield events
+                # So that the next ones lie where these did, in the core's cache.
+                events.clear()
             if len(self.rest) > max(EVENT_LIMIT_BYTES, self._chunk_bytes):
                 raise self._error(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
         if self._inside:

@@ -24,7 +24,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.fast.second_reader import SecondReader, hand_over
-from bottleneck_lab.trace.kineto.columns import Columns, renumber
+from bottleneck_lab.trace.kineto.columns import Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.kineto.reader import assemble
 from bottleneck_lab.trace.timeline import Timeline
@@ -176,10 +176,10 @@ def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
             "name": np.array(names, dtype=np.int32),
             "thread": np.array(threads, dtype=np.int32),
         }
-        for table, fresh in piece.rows:
-            rows = columns.tables[table].room(len(fresh))
-            rows[:] = fresh
-            renumber(rows, numbers)
+        for table, rows in piece.rows:
+            for column in numbers.keys() & set(rows.dtype.names or ()):
+                rows[column] = numbers[column][rows[column]]
+            columns.tables[table].append(rows)
     for thread, name in piece.thread_names.items():
         columns.thread_names.setdefault(thread, name)
     columns.malformed += piece.malformed

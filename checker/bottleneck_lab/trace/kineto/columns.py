@@ -134,6 +134,12 @@ class RowBlocks:
     def add(self, rows: NDArray[Any]) -> None:
         self.room(len(rows))[:] = rows
 
+    def append(self, block: NDArray[Any]) -> None:
+        """Take a block of further rows as it is, without copying it."""
+        self._full = [*self.pieces(), block]
+        self._block = np.empty(0, dtype=self._block.dtype)
+        self._used = 0
+
     def pieces(self) -> list[NDArray[Any]]:
         """Return all rows, in order; they may be changed."""
         return [*self._full, self._block[: self._used]]
@@ -142,9 +148,10 @@ class RowBlocks:
         self._full = []
         self._used = 0
 
-    def taken(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of all rows. The blocks are given up as they are copied, and their
-        memory goes back to the system: no more than GIVEN_BACK_BYTES are held twice.
+    def taken(self, numbers: dict[str, NDArray[np.int32]]) -> dict[str, NDArray[Any]]:
+        """Return the columns of all rows; for some, `numbers` maps each old number to its new one.
+        The blocks are given up as they are copied, and their memory goes back to the system: no
+        more than GIVEN_BACK_BYTES are held twice.
         """
         pieces = self.pieces()[::-1]
         dtype = self._block.dtype
@@ -157,22 +164,15 @@ class RowBlocks:
         while pieces:
             piece = pieces.pop()
             for name, column in columns.items():
-                column[filled : filled + len(piece)] = piece[name]
+                values = numbers[name][piece[name]] if name in numbers else piece[name]
+                column[filled : filled + len(piece)] = values
             filled += len(piece)
             held += piece.nbytes
             if held >= GIVEN_BACK_BYTES:
-                del piece
+                del piece, values
                 give_back()
                 held = 0
         return columns
-
-
-def renumber(rows: NDArray[Any], numbers: dict[str, NDArray[np.int32]]) -> None:
-    """Replace old numbers by new ones; for some columns, `numbers` maps each old number to its new
-    one.
-    """
-    for column in set(numbers) & set(rows.dtype.names or ()):
-        rows[column] = numbers[column][rows[column]]
 
 
 class Columns:
@@ -188,6 +188,7 @@ class Columns:
         self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
         self.malformed = 0
         self.overhead_ns = 0
+        self._settled: dict[str, NDArray[np.int32]] = {}
         self._parsed = _Parsed()
         # Models repeat the same shapes: each is worked out once.
         self._works: dict[tuple[str, bytes, bytes, bytes], Work | None] = {}
@@ -238,10 +239,11 @@ class Columns:
         """Number names and threads alphabetically, so that the rows are the same however the file
         was cut into pieces. Nothing is added after this.
         """
-        new = {"name": self.names.sort(), "thread": self.threads.sort()}
-        for table in self.tables.values():
-            for rows in table.pieces():
-                renumber(rows, new)
+        self._settled = {"name": self.names.sort(), "thread": self.threads.sort()}
+
+    def take(self, table: str) -> dict[str, NDArray[Any]]:
+        """Return the columns of a table, once all is settled; its rows are given up."""
+        return self.tables[table].taken(self._settled)
 
     def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
         """Turn dictionaries into events. Those that cannot be read as one are counted, for the

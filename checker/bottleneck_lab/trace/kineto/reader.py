@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, ReadBytes
 from bottleneck_lab.trace.foreign import refuse_jax
-from bottleneck_lab.trace.kineto.columns import HOST_TABLES, LONGEST_NS, Columns
+from bottleneck_lab.trace.kineto.columns import LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.names import MODELLED_HOST, copy_of, is_communication, is_range
 from bottleneck_lab.trace.timeline import (
@@ -71,11 +71,14 @@ def assemble(
     columns.settle()
     strings = tuple(columns.names.order)
     bad: list[int] = []
-    tables = {"operators": _host_table(_plausible(_take_operators(columns), bad), rank)}
-    for name in HOST_TABLES:
-        if name != "operators":
-            tables[name] = _host_table(_plausible(columns.tables[name].taken(), bad), rank)
-    device = _device_table(_plausible(columns.tables["device"].taken(), bad), strings, rank)
+    operators, ranges = _take_operators(columns)
+    tables = {
+        "operators": _host_table(_plausible(operators, bad), rank),
+        "ranges": _host_table(_plausible(ranges, bad), rank),
+    }
+    for name in ("runtime", "python"):
+        tables[name] = _host_table(_plausible(columns.take(name), bad), rank)
+    device = _device_table(_plausible(columns.take("device"), bad), strings, rank)
     if not len(device) and not any(len(table) for table in tables.values()):
         refuse_jax(source, columns.process_names)
         raise CaptureError(
@@ -84,7 +87,7 @@ def assemble(
             "Keep the profiler on for at least one whole step, and export the trace in"
             " on_trace_ready. JSON from rocprof before version 3 and from browsers is not read.",
         )
-    work, memory = columns.tables["work"].taken(), columns.tables["memory"].taken()
+    work, memory = columns.take("work"), columns.take("memory")
     return Timeline(
         source=str(source),
         format="kineto",
@@ -110,19 +113,18 @@ def assemble(
     )
 
 
-def _take_operators(columns: Columns) -> _Rows:
-    """Take the operators' rows out of the columns. Old traces write some ranges as operators, where
-    their names tell: those are moved to the ranges.
+def _take_operators(columns: Columns) -> tuple[_Rows, _Rows]:
+    """Take the rows of operators and of ranges out of the columns. Old traces write some ranges as
+    operators, where their names tell: those are moved.
     """
     named = np.array([is_range(name) for name in columns.names.order], dtype=bool)
-    operators = columns.tables["operators"].taken()
+    operators, ranges = columns.take("operators"), columns.take("ranges")
     is_range_row = named[operators["name"]] if named.any() else named
     if is_range_row.any():
-        ranges = columns.tables["ranges"].room(int(is_range_row.sum()))
         for column, values in operators.items():
-            ranges[column] = values[is_range_row]
+            ranges[column] = np.concatenate([ranges[column], values[is_range_row]])
             operators[column] = values[~is_range_row]
-    return operators
+    return operators, ranges
 
 
 def _notes(columns: Columns, metadata: dict[str, Any], impossible: int) -> Iterator[str]:
