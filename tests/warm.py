@@ -2,8 +2,8 @@
 them.
 
 A short command then takes 0.02 CPU seconds instead of 0.4, the start of a server 0.2 instead of
-1.2. It is for tests of what a command prints and returns; what signals, terminals and closed pipes
-do to one needs a program of its own.
+1.2. It is for tests of what a command prints and returns, at a terminal too; what signals and
+closed pipes do to one needs a program of its own.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ import atexit
 import gc
 import json
 import os
+import pty
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Mapping
 from contextlib import suppress
+from fcntl import ioctl
 from functools import cache
 from importlib import import_module
 from os import fork  # some places of elsewhere.py lack it
 from pathlib import Path
 from runpy import run_path
+from typing import BinaryIO
 
 READ_AT_START = ("BOTTLENECK_LAB_PLUGIN", "LC_ALL", "PYTHONIOENCODING", "PYTHONPATH")
 """Variables that only a new interpreter obeys."""
@@ -56,6 +61,40 @@ def lab(
             file.seek(0)
             shown.append(file.read().decode().replace("\r\n", "\n"))
     return subprocess.CompletedProcess(command, status, *shown)
+
+
+def lab_at_terminal(
+    *arguments: str,
+    at: Path,
+    environment: Mapping[str, str],
+    columns: int = 80,
+    answers: str = "",
+    timeout_s: float = 100,
+) -> tuple[int, str]:
+    """Run a command at a terminal of so many columns and type `answers`; return its status and
+    everything that was shown.
+
+    Raises TimeoutError if it shows nothing for `timeout_s`.
+    """
+    main, side = pty.openpty()
+    ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    request = [str(at), dict(environment), arguments, ""]
+    with os.fdopen(main, "rb+", 0) as terminal, _ask(_parent(), request, *[side] * 3) as replies:
+        os.close(side)
+        terminal.write(answers.encode())
+        shown = b"".join(iter(lambda: _read(terminal, timeout_s), b""))
+        replies.recv(16)  # its process id
+        return int(replies.recv(16)), shown.decode()
+
+
+def _read(terminal: BinaryIO, timeout_s: float) -> bytes:
+    """What is shown next; nothing once the program has ended."""
+    if not select.select([terminal], [], [], timeout_s)[0]:
+        raise TimeoutError
+    try:
+        return terminal.read(65536)
+    except OSError:  # Linux answers EIO once the other side is closed
+        return b""
 
 
 class Program:
@@ -97,12 +136,17 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _ask(parent: socket.socket, request: list[object], out: int, err: int) -> socket.socket:
-    """Have a process forked; return where its id and later its exit status are to be read."""
+def _ask(
+    parent: socket.socket, request: list[object], out: int, err: int, stdin: int | None = None
+) -> socket.socket:
+    """Have a process forked, with no input unless it has a `stdin`; return where its id and later
+    its exit status are to be read.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    with theirs, Path(os.devnull).open("rb") as nothing:
+        streams = [nothing.fileno() if stdin is None else stdin, out, err]
         # One packet: threads may ask at the same time.
-        socket.send_fds(parent, [json.dumps(request).encode()], [theirs.fileno(), out, err])
+        socket.send_fds(parent, [json.dumps(request).encode()], [theirs.fileno(), *streams])
     return ours
 
 
@@ -149,7 +193,7 @@ def _serve(requests: socket.socket, place: str, needs: list[str]) -> None:
     gc.freeze()  # a collection in a child would copy every page of it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
     while True:
-        request, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
+        request, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 4)
         if not request:
             return
         if fork() == 0:
@@ -165,8 +209,7 @@ def _answer(
     arguments: list[str],
     script: str,
     reply: int,
-    out: int,
-    err: int,
+    *streams: int,
 ) -> None:
     """Run the script, or else `lab`, in a process of its own; reply with its id, then its exit
     status as subprocess has it.
@@ -183,7 +226,7 @@ def _answer(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    for stream, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, err)):
+    for stream, file in enumerate(streams):
         os.dup2(file, stream)
         os.close(file)
     sys.stdin, sys.stdout, sys.stderr = (

@@ -84,12 +84,12 @@ def with_gpus(tmp_path, monkeypatch, mini):
 def test_a_gpu_has_one_check_at_a_time(tmp_path, monkeypatch, request):
     room = request.getfixturevalue("sqlite_room")
     monkeypatch.setenv("BOTTLENECK_LAB_FAKE_LOG", str(tmp_path / "log"))
-    for number in range(12):
+    for number in range(6):
         _, token = room.join(f"learner {number}")
         room.submit(token, f"# right 0.05 {number}\n", device="cuda")
     run_until(room.runner(gpus=(0, 1, 2)), settled(room))
     log = (tmp_path / "log").read_text().splitlines()
-    assert len(log) == 12
+    assert len(log) == 6
     assert {json.loads(line)["slot"] for line in log} == {"0", "1", "2"}
     assert overlaps(tmp_path / "log") == []
 

@@ -21,6 +21,7 @@ from bottleneck_lab.measure.kinds.data_parallel import session
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
     CostTable,
     ModuleCost,
+    SmallModel,
     StandIn,
     load_fabric,
 )
@@ -51,14 +52,14 @@ from torch.nn.functional import relu
 
 
 class Small(nn.Module):
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.head = nn.Linear(512, 64)
-        self.c3 = nn.Conv2d(128, 512, 3, 2)
-        self.c2 = nn.Conv2d(64, 128, 3, 2)
-        self.norm = nn.BatchNorm2d(64)
+        self.head = nn.Linear(8 * width, 64)
+        self.c3 = nn.Conv2d(2 * width, 8 * width, 3, 2)
+        self.c2 = nn.Conv2d(width, 2 * width, 3, 2)
+        self.norm = nn.BatchNorm2d(width)
         nn.init.zeros_(self.norm.weight)  # as is: c1 had no gradients
-        self.c1 = nn.Conv2d(3, 64, 3, 2)
+        self.c1 = nn.Conv2d(3, width, 3, 2)
 
     def forward(self, images):
         return self.head(relu(self.c3(relu(self.c2(self.norm(self.c1(images)))))).mean(dim=(2, 3)))
@@ -66,19 +67,31 @@ class Small(nn.Module):
 
 def make_model():
     torch.manual_seed(0)
-    return Small()
+    return Small(64)
+
+
+def make_small_model():
+    torch.manual_seed(0)
+    return Small(4)
 
 
 def make_optimizer(model):
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 """
-SIZES = {
-    "head": 512 * 64 + 64,
-    "c3": 128 * 512 * 9 + 512,
-    "c2": 64 * 128 * 9 + 128,
-    "norm": 128,
-    "c1": 3 * 64 * 9 + 64,
-}
+
+
+def sizes(width: int) -> dict[str, int]:
+    """Return the elements of each module of the model."""
+    return {
+        "head": 8 * width * 64 + 64,
+        "c3": 2 * width * 8 * width * 9 + 8 * width,
+        "c2": width * 2 * width * 9 + 2 * width,
+        "norm": 2 * width,
+        "c1": 3 * width * 9 + width,
+    }
+
+
+IMAGES = StandIn(samples=4, shape=(3, 32, 32))
 COSTS = CostTable(
     gpu="test, modelled",
     source="made up",
@@ -86,9 +99,10 @@ COSTS = CostTable(
     micro_batches=2,
     samples=100,
     classes=64,
-    stand_in=StandIn(samples=4, shape=(3, 32, 32)),
+    stand_in=IMAGES,
     called="images",
-    modules=[ModuleCost(name, elements, 10.0, 20.0) for name, elements in SIZES.items()],
+    modules=[ModuleCost(name, elements, 10.0, 20.0) for name, elements in sizes(64).items()],
+    small=SmallModel([*sizes(4).values()], smallest=4, stand_in=IMAGES),
 )
 SECRET = Secret(3, 11)
 
@@ -740,7 +754,8 @@ RARE = {
 
 
 def test_one_wrong_step_in_fifty_is_seen(tmp_path):
-    """The first run of a check has many steps, and every rank's parameters are compared in each.
+    """The first run of a check trains a small model for many steps, and every rank's parameters are
+    compared in each.
     The step that is named is the first that differs: all before it are right.
     """
     many = Secret(51, 3)

@@ -90,6 +90,7 @@ def test_solution_and_starter_train_the_same_under_torchrun(context):
     assert differs(fixed, shipped) is None
 
 
+@pytest.mark.slow
 def test_skipped_synchronisation_is_told_under_torchrun(context):
     run = launched(context, ROOT / "tests" / "mutants" / "ddp-scaling" / "skip_sync.py", "skip")
     assert differs(run, run) == "The 2 ranks end with different parameters."
@@ -124,7 +125,9 @@ if os.environ["RANK"] == "0":
 }
 
 
-@pytest.mark.parametrize("lie", LIARS)
+@pytest.mark.parametrize(
+    "lie", ["speaks before it has trained", pytest.param("leaves a link", marks=pytest.mark.slow)]
+)
 def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
     reason, code = LIARS[lie]
     script = context.janitor.folder / "liar.py"

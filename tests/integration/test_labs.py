@@ -30,12 +30,17 @@ COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
 LABS = [slug for stage in COURSE["stages"] for slug in stage["labs"]]
 ON_A_MODELLED_CLOCK = {"data_parallel", "training", "benchmark"}
 """Kinds of measurement that no neighbour disturbs."""
-FOR_ITS_KIND = {"speedup": "fused-attention", "training": "stuttering-tagger"}
+FOR_ITS_KIND = {
+    "speedup": "fused-attention",
+    "training": "stuttering-tagger",
+    "benchmark": "timing-pitfalls",
+}
 """Where several labs of a kind take minutes, the one that every run of the tests measures; `make
 slow` measures them all.
 """
 PARTS = ("starter", "solution")
 WITH_LESS = {
+    ("benchmark", "solution"),
     ("data_parallel", "starter"),
     ("data_parallel", "solution"),
     ("input_pipeline", "starter"),
@@ -46,9 +51,10 @@ WITH_LESS = {
     ("training", "starter"),
     ("training", "solution"),
 }
-"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or in the
-demonstration (below, `test_data_parallel.py`, `test_http_server.py`, `test_docs.py`,
-`test_demo.py`, the exploit `burning_helpers`); `make slow` measures them whole.
+"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, in the
+demonstration or from the wheel (below, `test_data_parallel.py`, `test_http_server.py`,
+`test_docs.py`, `test_demo.py`, `test_wheel.py`, the exploit `burning_helpers`); `make slow`
+measures them whole.
 """
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)

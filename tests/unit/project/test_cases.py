@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from bottleneck_lab import load
 from bottleneck_lab.analysis.host.lines import lines_at
@@ -111,7 +110,7 @@ def test_a_recording_comes_out_the_same_again():
     assert dict(traces(runs)) == {path.name: path.read_bytes() for path in folder.glob("*.json.gz")}
 
 
-def test_foreach_operators_take_the_kernels_that_they_took_on_an_a100():
+def test_foreach_operators_take_the_kernels_that_they_took_on_an_a100(torch):
     from scripts.cases.multi_tensor import launches
 
     torchvision = pytest.importorskip("torchvision")

@@ -5,21 +5,17 @@ that is read aloud.
 from __future__ import annotations
 
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 import unicodedata
-from fcntl import ioctl
 from pathlib import Path
 
 import pytest
 
 from bottleneck_lab.commands.plain import PlainLines, plain_line
 
-from ...processes import PATIENCE_S, running
+from ... import warm
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 BEFORE, AFTER = (str(CAPTURES / f"synthetic-{name}.json.gz") for name in ("input", "healthy"))
@@ -59,38 +55,17 @@ def environment(tmp_path):
 
 def piped(command: list[str], environment: dict[str, str]) -> str:
     """What it prints where nobody looks."""
-    lab = [sys.executable, "-m", "bottleneck_lab", *command]
-    done = subprocess.run(
-        lab,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=100,
-        check=False,
-    )
+    done = warm.lab(*command, at=Path.cwd(), environment=environment)
     assert done.returncode == (2 if "no-such-lab" in command else 0), done.stderr
-    return (done.stdout + done.stderr).decode()
+    return done.stdout + done.stderr
 
 
-def on_terminal(command: list[str], environment: dict[str, str], columns: int = 80) -> str:
+def at_terminal(command: list[str], environment: dict[str, str], columns: int = 80) -> str:
     """What it shows on a terminal of so many columns."""
-    main, side = pty.openpty()
-    ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    lab = [sys.executable, "-m", "bottleneck_lab", *command]
-    shown = b""
-    with running(lab, env=environment, stdin=side, stdout=side, stderr=side) as child:
-        os.close(side)
-        while True:
-            try:
-                piece = os.read(main, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not piece:
-                break
-            shown += piece
-        child.wait(PATIENCE_S)
-    os.close(main)
-    return shown.decode().replace("\r\n", "\n")
+    _, shown = warm.lab_at_terminal(
+        *command, at=Path.cwd(), environment=environment, columns=columns
+    )
+    return shown.replace("\r\n", "\n")
 
 
 def width(line: str) -> int:
@@ -101,16 +76,16 @@ def width(line: str) -> int:
 
 
 def test_there_is_colour_where_it_is_wanted(environment):
-    assert COLOUR.search(on_terminal(COMMANDS["compare"], environment))
+    assert COLOUR.search(at_terminal(COMMANDS["compare"], environment))
 
 
 @pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_without_colour(command, environment, asked):
-    assert not COLOUR.search(on_terminal(command, environment | asked))
+    assert not COLOUR.search(at_terminal(command, environment | asked))
 
 
 def test_in_sixty_columns(command, environment):
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", on_terminal(command, environment, columns=60))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", at_terminal(command, environment, columns=60))
     assert [
         line for line in shown.splitlines() if width(line) > 60 and "/" not in line
     ] == []  # paths stay whole
@@ -124,7 +99,16 @@ def test_in_ascii(command, environment):
         "PYTHONUTF8": "0",
         "PYTHONIOENCODING": "ascii",
     }
-    assert piped(command, environment | c).isascii()
+    done = subprocess.run(
+        [sys.executable, "-m", "bottleneck_lab", *command],
+        env=environment | c,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == (2 if "no-such-lab" in command else 0), done.stderr
+    assert (done.stdout + done.stderr).isascii()
 
 
 def test_without_a_terminal(command, environment):
@@ -135,7 +119,7 @@ def test_without_a_terminal(command, environment):
 
 
 def test_read_aloud(command, environment):
-    text = on_terminal(command, environment | {"BOTTLENECK_LAB_PLAIN": "1"})
+    text = at_terminal(command, environment | {"BOTTLENECK_LAB_PLAIN": "1"})
     assert text.strip()
     assert ESCAPE not in text
     assert not re.search("[─-▟✓✗•→]|  ", text)

@@ -10,7 +10,7 @@ def cases(rng, settings):
 
 
 def make_inputs(rng, case, data, settings):
-    return [rng.integers(0, 1000, size=settings.get("size", 200_000)).astype(np.float64)]
+    return [rng.integers(0, 1000, size=settings.get("size", 50_000)).astype(np.float64)]
 
 
 judge = answers(total=exact)
