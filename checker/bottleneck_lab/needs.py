@@ -33,6 +33,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "fastapi": "fastapi",
         "httptools": "httptools",
         "jinja2": "jinja2",
+        "markdown_it": "markdown-it-py",
         "multipart": "python-multipart",
         "prometheus_client": "prometheus-client",
         "segno": "segno",

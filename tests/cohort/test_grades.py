@@ -179,6 +179,8 @@ def test_an_override_needs_a_comment_and_can_be_withdrawn(room):
         assert (override.points, override.author) == (87.5, "Instructor")
         moodle = list(csv.DictReader(io.StringIO(exported(room, "moodle"))))
         assert moodle[0]["slow feedback"] == "Shown at the board"
+        plain = list(csv.DictReader(io.StringIO(exported(room, "csv"))))
+        assert [row["reason"] for row in plain if row["lab"] == "slow"] == ["overridden"]
         assert instructor.post(path, action="withdraw").status == 303
         page = instructor.get(path).text
         assert page.index("withdrew the override of slow") < page.index("Shown at the board")
@@ -487,6 +489,8 @@ def test_an_export_of_evidence_is_enough_to_compute_every_figure_again(graded, t
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0
     assert "4 figures, computed again from 3 signed verdicts" in " ".join(done.output.split())
+    refused = CliRunner().invoke(app, [*words, "--learner", ada.handle])
+    assert isinstance(refused.exception, UsageError), "it would be ignored"
 
 
 def change_json(name: str, *path: str | int, value):

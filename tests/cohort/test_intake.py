@@ -58,6 +58,10 @@ def test_anybody_verifies_a_receipt_with_the_cohorts_public_key(sqlite_room, tmp
         file.write_bytes(msgspec.json.encode(msgspec.structs.replace(receipt, lab=name)))
         done = CliRunner().invoke(app, ["verify", str(file), "--key", key])
         assert (done.exit_code, message in done.output) == (exit_code, True)
+    file.write_bytes(msgspec.json.encode(receipt))
+    for learner, exit_code in ((receipt.learner, 0), ("0" * 12, 1)):
+        words = ["verify", str(file), "--key", key, "--learner", learner]
+        assert CliRunner().invoke(app, words).exit_code == exit_code
 
 
 def test_the_same_request_again_is_answered_alike_and_stored_once(room):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
-from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.moments import iso, parse_moment, spoken
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Outcome
@@ -37,6 +37,12 @@ def forms(room) -> dict[str, tuple[str, dict[str, str]]]:
         "workshop": ("/workshop", {**CHOSEN, "due-slow": due}),
         "lateness": ("/grades/rules", {"per_day": "30", "most": "50", "grace_min": "10"}),
     }
+
+
+def settings_shown(page: str) -> list[str]:
+    """Return the settings that a preview names as what changes points."""
+    named = re.search(r'aria-label="What changes them">(.*?)</ul>', page, re.DOTALL)
+    return re.findall(r"<li>(.*?)</li>", named[1]) if named else []
 
 
 @pytest.fixture
@@ -67,6 +73,11 @@ def test_what_costs_points_is_shown_by_learner_and_lab_before_it_is_saved(room, 
             assert changed(answer.text) == {"Ada": (before["Ada"], after["Ada"])}
             assert "Points change for 1 of 2 learners" in answer.text
             assert f"{before['Ada']} → {after['Ada']}" in answer.text
+            due = spoken(parse_moment(forms(room)["lab"][1]["due"]), "UTC")
+            moved = "off for each day late: 10% → 30%"
+            if kind != "lateness":
+                moved = f"slow, due: never → {due}"
+            assert settings_shown(answer.text) == [moved]
             assert scores(room) == before
         assert instructor.post(path, action="save", seen="0" * 16, **fields).status == 200
         assert saved(instructor, path, **fields)
@@ -84,7 +95,9 @@ def test_a_shorter_extension_shows_what_it_costs(sqlite_room):
     assert scores(room) == {"Ada": 100.0}
     with pages(room) as (instructor, _, _):
         shorter = {"lab": "slow", "due": iso(now - 2.5 * DAY_S)}
-        assert "100.0 → 70.0" in instructor.post(path, action="save", **shorter).text
+        page = instructor.post(path, action="save", **shorter).text
+        assert "100.0 → 70.0" in page
+        assert [one.partition(":")[0] for one in settings_shown(page)] == ["slow, due"]
         assert scores(room) == {"Ada": 100.0}
         assert saved(instructor, path, **shorter)
         early = instructor.post(path, action="save", lab="slow", due=iso(now - 4 * DAY_S))
@@ -157,6 +170,7 @@ def test_a_lab_that_leaves_the_workshop_takes_its_points_along(sqlite_room):
     with pages(room) as (instructor, _, _):
         page = instructor.post("/workshop", action="save", **{"in-wrong": "yes"})
         assert "100.0 → not counted" in page.text
+        assert settings_shown(page.text) == ["slow, part of the workshop: yes → no"]
         assert (person.handle, "slow") in grades(room)
 
 
@@ -171,6 +185,7 @@ def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal
     words = ["cohort", "runsheet", "half-day", "--start", start, *folder]
     dry = CliRunner().invoke(app, words)
     assert "With --use, Ada would have 50 points instead of 100." in dry.stderr
+    assert "With --use, slow: due 20" in dry.stderr
     assert scores(room) == {"Ada": 100.0}
     refused = CliRunner().invoke(app, [*words, "--use"])
     assert "Ada would have 50 points instead of 100." in refused.stderr

@@ -19,13 +19,21 @@ from bottleneck_lab.cohort.rehearsal.learners import (
     Try,
     choose_device,
     lay_out,
+    lay_out_before_due,
     lay_out_times,
     make_scripts,
     reverse,
 )
 from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
-from bottleneck_lab.cohort.rehearsal.summary import Plan, by_hour, quantile, rehearse, what_breaks
+from bottleneck_lab.cohort.rehearsal.summary import (
+    DAY_S,
+    Plan,
+    by_hour,
+    quantile,
+    rehearse,
+    what_breaks,
+)
 from bottleneck_lab.cohort.running.durations import keep_duration, load_durations
 from bottleneck_lab.cohort.runsheet import make_run_sheet, times_of_one_day, use_run_sheet
 from bottleneck_lab.cohort.workshop import choose_labs
@@ -199,6 +207,47 @@ def test_a_rehearsal_has_the_breaks_of_the_workshops_times(sqlite_room, monkeypa
     output = CliRunner().invoke(app, words).output
     assert "By the workshop's own times, 0:00 being 2026-11-30 09:20 (UTC)" in output
     assert "Played in 2 rooms of 1 learner each" in output
+
+
+def test_six_weeks_are_played_as_if_all_worked_just_before_each_lab_is_due(
+    sqlite_room, monkeypatch
+):
+    monkeypatch.setattr(summary, "DRAWN", 1)
+    monkeypatch.setattr(summary, "LARGER", 1)
+    room, begins = sqlite_room, datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
+    labs = [find_lab("slow"), find_lab("wrong")]
+    with room.cohort.database.writing() as connection:
+        use_run_sheet(connection, make_run_sheet("six-weeks", labs, begins), 0.0)
+    words = ["cohort", "rehearse", "--learners", "1", "--folder", str(room.cohort.folder)]
+    output = " ".join(CliRunner().invoke(app, words).output.split())
+    assert "in the last minutes before it is due" in output
+    assert "0:00 is 2026-12-" in output
+    assert "day 2" in output, "the second lab is weeks later"
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "wrong", 0.0, due=None)
+    output = " ".join(CliRunner().invoke(app, words).output.split())
+    assert "without breaks, as not every lab has a due date" in output
+
+
+def test_labs_that_are_due_together_follow_one_another():
+    labs = [find_lab("slow"), find_lab("wrong")]
+    first, second = lay_out_before_due(labs, 0, {"slow": 1e6, "wrong": 1e6})
+    assert (first.lab, first.begins, second.lab) == ("slow", 0.0, "wrong")
+    assert first.ends == second.begins == labs[0].spec.minutes * 60
+    early, late = lay_out_before_due(labs, 0, {"slow": 1e6, "wrong": 1e6 - DAY_S})
+    assert (early.lab, late.lab, late.ends - early.ends) == ("wrong", "slow", DAY_S)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "shown"),
+    [
+        (300, 3600, "0:05–1:00"),
+        (DAY_S - 1800, DAY_S + 1800, "23:30–day 2, 0:30"),
+        (14 * DAY_S, 14 * DAY_S + 2700, "day 15, 0:00–0:45"),
+    ],
+)
+def test_moments_after_the_first_day_name_the_day(begins, ends, shown):
+    assert summary.span(begins, ends) == shown
 
 
 def test_real_checks_are_measured_and_kept():

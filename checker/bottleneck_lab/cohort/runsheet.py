@@ -199,6 +199,13 @@ def times_of_one_day(connection: Connection, labs: list[str]) -> dict[str, tuple
     return {} if overlap or ordered[-1][1] - ordered[0][0] > DAY_S else times
 
 
+def dues_of(connection: Connection, labs: list[str]) -> dict[str, float]:
+    """Return when each lab is due (s since the epoch); empty where one of them never is."""
+    of = rules_for(connection, [])
+    dues = {lab: due for lab in labs if (due := of(lab, None).due) is not None}
+    return dues if len(dues) == len(labs) else {}
+
+
 def render_markdown(sheet: RunSheet, title: str, form: Callable[[datetime], str]) -> str:
     """Render a run sheet as a Markdown table, with moments written by `form`."""
     lines = [f"# {title}", "", "| from | to | what | instructor |", "| --- | --- | --- | --- |"]

@@ -11,7 +11,7 @@ import typer
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.submissions.receipts import verify_receipt
 from bottleneck_lab.commands.ui import Json, print_json, say
-from bottleneck_lab.errors import ExitCode
+from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.attest import Verification, load_public_key, verify_file
 
 EXAMPLE = "lab verify verdict.json --key cohort.pub"
@@ -40,8 +40,8 @@ def command(
             "--learner",
             metavar="HANDLE",
             help=(
-                "Whose verdict it must be, by their handle: the column `handle` of an exported"
-                " grades.csv, or the end of their page's address."
+                "Whose verdict or receipt it must be, by their handle: the column `handle` of the"
+                " export csv, or the end of their page's address."
             ),
             show_default=False,
         ),
@@ -56,6 +56,11 @@ def command(
     """
     public_key = load_public_key(key)
     if zipfile.is_zipfile(file):
+        if learner is not None:
+            raise UsageError(
+                "--learner is for one verdict or receipt; an export of evidence has everybody's.",
+                "Unpack it, and name a file of its folder verdicts or receipts.",
+            )
         # Half a second of imports, of packages that only a cohort needs.
         from bottleneck_lab.cohort.grading.evidence import verify_evidence  # noqa: PLC0415
 
@@ -101,17 +106,18 @@ def _show(verification: Verification) -> None:
 
 
 def _require_learner(learner: str | None, verification: Verification) -> Verification:
-    """Turn down a genuine verdict that is somebody else's."""
+    """Turn down a genuine verdict or receipt that is somebody else's."""
     verdict = verification.verdict
-    theirs = verdict.binding.learner if verdict and verdict.binding else None
-    if learner is None or verdict is None or not verification.ok or theirs == learner:
+    theirs = verdict.binding.learner if verdict and verdict.binding else verification.learner
+    if learner is None or not verification.ok or theirs == learner:
         return verification
     whose = f"{theirs}'s" if theirs else "nobody's in particular"
+    what = "receipt" if verdict is None else "verdict"
     # A verdict carries no name: it may be published.
-    where = "--learner takes a handle, as in the column `handle` of an exported grades.csv."
+    where = "--learner takes a handle, as in the column `handle` of the export csv."
     return Verification(
         False,
-        f"The signature is genuine, but the verdict is {whose}, not {learner}'s. {where}",
+        f"The signature is genuine, but the {what} is {whose}, not {learner}'s. {where}",
         verdict,
     )
 

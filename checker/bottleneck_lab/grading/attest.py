@@ -41,13 +41,14 @@ NAME_A_VERDICT = "Name a verdict file, as `lab check --json` writes it."
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The result of verifying a file; `ok`: it is a verdict signed with the given key. `verdict` is
-    None if the file does not hold one.
+    """The result of verifying a file; `ok`: it is signed with the given key. `verdict` is None if
+    the file does not hold one; `learner` is the handle of whose receipt it is.
     """
 
     ok: bool
     sentence: str
     verdict: Verdict | None = None
+    learner: str | None = None
 
 
 def canonical_bytes(verdict: Verdict) -> bytes:

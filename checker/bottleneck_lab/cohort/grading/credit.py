@@ -83,8 +83,7 @@ def credit(judged: CheckedVerdict, basis: Basis, weights: Weights) -> float:
     corrected = any(one.corrected is True for one in judged.criteria)
     if judged.passed and not corrected:
         return 1.0
-    graded = judged.passed or (judged.outcome is Outcome.FAIL and judged.reason in GRADED)
-    if judged.copied or not graded:
+    if judged.copied or not _earns(judged):
         return 0.0
     listed = parts(judged, basis, weights)
     whole = sum(part.weight for part in listed)
@@ -94,6 +93,16 @@ def credit(judged: CheckedVerdict, basis: Basis, weights: Weights) -> float:
     better = weights.answers_alone or basis.fails_by == "diagnosis"
     better = better or any(part.share and part.criterion.kind != "diagnosis" for part in listed)
     return sum(part.weight * part.share for part in listed) / whole if better else 0.0
+
+
+def _earns(judged: CheckedVerdict) -> bool:
+    """Return True for work that is right, as far as it was measured, and was not stopped."""
+    if judged.outcome is Outcome.FAIL:
+        return judged.reason in GRADED
+    # Work that is undecided is no worse than work that fails by something else besides.
+    undecided = judged.outcome is Outcome.INCONCLUSIVE and not judged.problem
+    right = all(one.holds for one in judged.criteria if one.kind == "correctness")
+    return judged.passed or (undecided and right)
 
 
 def _share(result: CriterionResult, scale: tuple[float, float] | None) -> float:

@@ -106,7 +106,7 @@ PLAIN: Columns[Grade] = {
     "late_penalty": lambda grade: grade.penalty,
     "score": lambda grade: grade.score,
     "max_score": lambda grade: grade.max_score,
-    "reason": lambda grade: grade.reason,
+    "reason": lambda grade: grade.explanation,
     "late_seconds": lambda grade: round(grade.late_s),
     "overridden_by": lambda grade: grade.override.author if grade.override else "",
     "comment": lambda grade: grade.override.comment if grade.override else "",
@@ -225,7 +225,12 @@ def _hours(seconds: float) -> str:
 def full_json(book: Gradebook) -> bytes:
     """Write everything, with the learners."""
     rows = [
-        {**msgspec.to_builtins(grade), "score": grade.score, "attempts": grade.attempts}
+        {
+            **msgspec.to_builtins(grade),
+            "score": grade.score,
+            "attempts": grade.attempts,
+            "reason": grade.explanation,
+        }
         for grade in book.grades
     ]
     return msgspec.json.format(msgspec.json.encode({"schema": 1, "grades": rows}))

@@ -141,6 +141,11 @@ class Grade(msgspec.Struct, frozen=True):
         return final_points(self.raw_score, self.penalty, self.override, self.max_score)
 
     @property
+    def explanation(self) -> str:
+        """Return why the points that count are these; empty if the rules give all."""
+        return "overridden" if self.override else self.reason
+
+    @property
     def graded(self) -> bool:
         """Return True if there is anything to grade by, a submission or an override."""
         return self.submission is not None or self.override is not None
@@ -270,8 +275,13 @@ def score_work(
 
 def counting(scored: list[Scored], scoring: Scoring) -> Scored | None:
     """Return the submission that counts; None without any."""
-    if not scored or scoring == "latest":
-        return scored[-1] if scored else None
+    if not scored:
+        return None
+    if scoring == "latest":
+        # A machine that could not decide takes nothing from anybody.
+        undecided = (Outcome.INCONCLUSIVE, Outcome.ERROR)
+        decided = [each for each in scored if each.work.outcome not in undecided]
+        return (decided or scored)[-1]
     # Of equals a PASS, which says itself why it earns no more; else the first.
     return max(scored, key=lambda each: (to_points(each.raw - each.penalty), each.work.passed))
 
@@ -305,12 +315,16 @@ def _grade(
     )
 
 
+_UNDECIDED = "in part, for what was sure: the measurement could not decide the rest"
+
+
 def _reason(judged: CheckedVerdict, share: float, grading: GradingRules) -> str:
     """Say why work earns this share (0–1) of the points; empty if it earns all."""
     reasons = [
         (bool(judged.problem), "the record was altered, so it scores nothing"),
         (judged.copied, "none: the code is the reference solution's"),
         (share == 1, ""),
+        (share > 0 and judged.outcome is Outcome.INCONCLUSIVE, _UNDECIDED),
         (judged.passed, "all but answers that were corrected after a report had shown the figure"),
         (judged.outcome is not Outcome.FAIL, f"none: the check's outcome was {judged.outcome}"),
         (not grading.partial_credit, "none: only a PASS earns points here"),

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import get_args
 
 import msgspec
 from sqlalchemy import Connection
 
-from bottleneck_lab.cohort.grading.grades import Grade, load_grades, to_points
+from bottleneck_lab.catalog import CriterionKind
+from bottleneck_lab.cohort.grading.grades import (
+    Grade,
+    GradingRules,
+    load_grades,
+    load_grading,
+    to_points,
+)
+from bottleneck_lab.cohort.moments import spoken
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
 
 
@@ -30,12 +40,27 @@ class Change(msgspec.Struct, frozen=True):
     overridden: list[str] = []
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """A setting that decides points, before and after, as pages show it; of all labs if `lab` is
+    empty.
+    """
+
+    lab: str
+    name: str
+    before: str
+    after: str
+
+
 class Preview(msgspec.Struct, frozen=True):
-    """Whose points change, of how many `learners`; `labs` says in which, and for how many there."""
+    """Whose points change, of how many `learners`; `labs` says in which, and for how many there.
+
+    `settings` are those that change and decide points in these labs.
+    """
 
     learners: int
     labs: dict[str, int]
     changes: list[Change]
+    settings: list[Setting] = []
 
     @property
     def digest(self) -> str:
@@ -43,8 +68,11 @@ class Preview(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-def compare(before: list[Grade], after: list[Grade]) -> Preview:
-    """Return how grades differ. A learner who is missing on one side has no points there."""
+def compare(before: list[Grade], after: list[Grade], settings: Sequence[Setting] = ()) -> Preview:
+    """Return how grades differ. A learner who is missing on one side has no points there.
+
+    Of `settings`, those of labs in which nobody's points change are left out.
+    """
     pairs: dict[str, dict[str, list[float | None]]] = {}
     overridden = {
         (grade.student.handle, grade.lab) for grade in [*before, *after] if grade.override
@@ -68,7 +96,66 @@ def compare(before: list[Grade], after: list[Grade]) -> Preview:
             by_hand = [lab for lab in differing if (handle, lab) in overridden]
             changes.append(Change(handle, names[handle], old_total, new_total, differing, by_hand))
     counts = Counter(lab for change in changes for lab in change.labs)
-    return Preview(len(pairs), {lab: counts[lab] for lab in order if counts[lab]}, changes)
+    shown = {lab: counts[lab] for lab in order if counts[lab]}
+    deciding = [one for one in settings if changes and (not one.lab or one.lab in shown)]
+    return Preview(len(pairs), shown, changes, deciding)
+
+
+def changed_settings(before: GradingRules, after: GradingRules) -> list[Setting]:
+    """Return the grading rules that differ, and labs that come or go."""
+    old, new = _values(before), _values(after)
+    changed = [
+        Setting(lab, name, value, new[lab, name])
+        for (lab, name), value in old.items()
+        if new.get((lab, name), value) != value
+    ]
+    gone = [lab for lab in before.points if lab not in after.points]
+    come = [lab for lab in after.points if lab not in before.points]
+    changed += [Setting(lab, "part of the workshop", "yes", "no") for lab in gone]
+    changed += [Setting(lab, "part of the workshop", "no", "yes") for lab in come]
+    return changed
+
+
+def _values(grading: GradingRules) -> dict[tuple[str, str], str]:
+    """Return every grading rule as text, by lab and name, called as on the page that sets it."""
+    late, weights = grading.late, grading.weights
+    whole = {
+        "submission that counts": f"the {grading.scoring}",
+        "off for each day late": f"{100 * late.per_day:g}%",
+        "off at most": f"{100 * late.most:g}%",
+        "grace": f"{late.grace_s / 60:g} min",
+        "partial credit": "yes" if grading.partial_credit else "no",
+        "answers count alone": "yes" if weights.answers_alone else "no",
+        **{f"weight of {kind}": f"{getattr(weights, kind):g}" for kind in get_args(CriterionKind)},
+    }
+    return {
+        **{("", name): value for name, value in whole.items()},
+        **{(lab, "points"): f"{points:g}" for lab, points in grading.points.items()},
+    }
+
+
+def changed_dues(before: list[Grade], after: list[Grade], zone: str) -> list[Setting]:
+    """Return due dates that differ, an extension's beside the name of who has it."""
+    new = {(grade.student.handle, grade.lab): grade.due for grade in after}
+    moved: dict[tuple[str, float | None, float | None], list[str]] = {}
+    learners = Counter(grade.lab for grade in before)
+    for grade in before:
+        due = new.get((grade.student.handle, grade.lab), grade.due)
+        if due != grade.due:
+            moved.setdefault((grade.lab, grade.due, due), []).append(grade.student.name)
+
+    def shown(at: float | None) -> str:
+        return "never" if at is None else spoken(at, zone)
+
+    return [
+        Setting(
+            lab,
+            "due" if len(names) == learners[lab] else f"due for {', '.join(names)}",
+            shown(old),
+            shown(due),
+        )
+        for (lab, old, due), names in moved.items()
+    ]
 
 
 @dataclass
@@ -87,10 +174,16 @@ def trying(
 
     `connection` is a transaction for writing: what was shown is then what is kept.
     """
-    before = load_grades(connection, judge)
+    before, old = load_grades(connection, judge), load_grading(connection)
     attempt = connection.begin_nested()
     change()
-    trial = Attempt(compare(before, load_grades(connection, judge)))
+    after = load_grades(connection, judge)
+    zone = load_settings(connection).timezone
+    settings = [
+        *changed_settings(old, load_grading(connection)),
+        *changed_dues(before, after, zone),
+    ]
+    trial = Attempt(compare(before, after, settings))
     yield trial
     if trial.keep:
         attempt.commit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -74,6 +75,25 @@ def lay_out_times(
         opens, due = times[lab.slug]
         blocks.append(Block(lab.slug, choose_device(lab, gpus), opens - start, due - start))
     return blocks
+
+
+def lay_out_before_due(labs: Sequence[Lab], gpus: int, dues: Mapping[str, float]) -> list[Block]:
+    """Lay out labs as if everybody began each as late as its minutes allow before it is due.
+
+    `dues` are seconds since the epoch. Labs that are due together follow one another in the order
+    of `labs`. The first block begins at 0.
+    """
+    blocks: list[Block] = []  # from the last to the first
+    ordered = sorted(labs, key=lambda each: dues[each.slug])
+    for lab in reversed(ordered):
+        ends = min(dues[lab.slug], blocks[-1].begins if blocks else math.inf)
+        begins = ends - lab.spec.minutes * 60
+        blocks.append(Block(lab.slug, choose_device(lab, gpus), begins, ends))
+    start = blocks[-1].begins
+    return [
+        msgspec.structs.replace(block, begins=block.begins - start, ends=block.ends - start)
+        for block in reversed(blocks)
+    ]
 
 
 def reverse(blocks: Sequence[Block]) -> list[Block]:

@@ -27,6 +27,7 @@ DRAWN = 30
 """Learners that are drawn at least: a smaller room is played several times, as one draw of a few
 learners says little.
 """
+DAY_S = 86400.0
 LARGER = 60
 """Learners up to whom larger rooms are tried, each twice as large as the one before."""
 
@@ -205,7 +206,8 @@ def _what_may_help(plan: Plan) -> dict[str, Plan]:
     if plan.budget is None or plan.budget > BUDGET:
         what = f"at most {BUDGET} submissions per learner and lab"
         changed[what] = replace(plan, budget=BUDGET)
-    if len(plan.blocks) > 1:
+    # Nobody begins with the lab of the sixth week.
+    if len(plan.blocks) > 1 and plan.blocks[-1].ends <= DAY_S:
         what = "half of the room taking the labs in the opposite order"
         changed[what] = replace(plan, halves=True)
     return changed
@@ -285,5 +287,17 @@ def rehearse(
 
 
 def clock(seconds: float) -> str:
-    """Return a moment of the workshop as hours and minutes from its start."""
-    return f"{int(seconds) // 3600}:{int(seconds) % 3600 // 60:02}"
+    """Return a moment of the workshop as hours and minutes from its start.
+
+    After the first 24 hours, with the number of the day; days begin when the workshop does.
+    """
+    minutes = int(seconds) // 60
+    moment = f"{minutes // 60 % 24}:{minutes % 60:02}"
+    return moment if seconds < DAY_S else f"day {int(seconds // DAY_S) + 1}, {moment}"
+
+
+def span(begins: float, ends: float) -> str:
+    """Return a stretch of the workshop, with the day only once where it lies in one."""
+    first, last = clock(begins), clock(ends)
+    day, _, moment = last.rpartition(", ")
+    return f"{first}–{moment if first.startswith(day) else last}"

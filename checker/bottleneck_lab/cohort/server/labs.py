@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.protocol import Submission, Tool
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import answer_fields, lab_field
 from bottleneck_lab.cohort.server.guard import LEARNER, AsLearner, Fields, Form
+from bottleneck_lab.cohort.server.markdown import render_brief
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.submissions.intake import DIAGNOSIS
 from bottleneck_lab.cohort.submissions.ledger import Ledger
@@ -41,7 +42,9 @@ def my_lab(request: Request, session: AsLearner, slug: str) -> Response:
         "my_lab.html",
         session,
         lab=lab,
-        brief=lab.brief().read_text(encoding="utf-8") if lab.brief().is_file() else "",
+        brief=render_brief(lab.brief().read_text(encoding="utf-8"))
+        if lab.brief().is_file()
+        else "",
         questions=questions_of(lab, record),
         answers=answers,
         choices=describe_choices,

@@ -71,7 +71,11 @@ def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | N
         f"submission {receipt.submission} of '{current_name(receipt.lab)}' by {receipt.learner},"
         f" received {receipt.received_at}"
     )
-    return Verification(True, f"A genuine receipt: {about}, content {receipt.content_sha256[:16]}.")
+    return Verification(
+        True,
+        f"A genuine receipt: {about}, content {receipt.content_sha256[:16]}.",
+        learner=receipt.learner,
+    )
 
 
 def require_genuine(joined: Joined, standing: Standing) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,7 +56,10 @@ class DiffLine(msgspec.Struct, frozen=True):
 
 
 class AnsweredQuestion(msgspec.Struct, frozen=True):
-    """A question of the lab with the answers that were committed to it, oldest first."""
+    """A question of the lab with the answers that were committed to it, oldest first.
+
+    An answer that a correction repeats stands once.
+    """
 
     ask: str
     answers: list[str]
@@ -180,7 +184,8 @@ def _committed_answers(lab: Lab, record: Record | None) -> list[AnsweredQuestion
     for question in lab.spec.questions:
         answers = [one.answers for one in record.commitments if question.id in one.answers]
         shown = [format_answer(question, each[question.id]) for each in answers]
-        questions.append(AnsweredQuestion(question.ask, shown))
+        distinct = [answer for answer, _ in groupby(shown)]
+        questions.append(AnsweredQuestion(question.ask, distinct))
     return questions
 
 

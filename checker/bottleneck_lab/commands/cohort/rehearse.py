@@ -12,13 +12,18 @@ from rich.table import Column, Table
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.moments import spoken
-from bottleneck_lab.cohort.rehearsal.learners import lay_out, lay_out_times
+from bottleneck_lab.cohort.rehearsal.learners import (
+    Block,
+    lay_out,
+    lay_out_before_due,
+    lay_out_times,
+)
 from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Machines
-from bottleneck_lab.cohort.rehearsal.summary import Plan, Rehearsal, clock, rehearse
+from bottleneck_lab.cohort.rehearsal.summary import Plan, Rehearsal, rehearse, span
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import sort_of
-from bottleneck_lab.cohort.runsheet import times_of_one_day
+from bottleneck_lab.cohort.runsheet import dues_of, times_of_one_day
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import Folder, default_slots, parse_labs
@@ -105,21 +110,14 @@ def command(
     queue, its limits and the records are the server's own code; a check takes as long as runners
     on this machine have recorded. Prints waits by hour, what breaks first, and what would help.
     Where the labs of the cohort have times of one day, as a run sheet sets them, those hold, breaks
-    between them included.
+    between them included. With due dates on several days, everybody works in the last minutes
+    before each.
     """
-    times, basis = {}, _BACK_TO_BACK
     if labs is None:
-        with open_cohort(folder) as cohort, cohort.database.reading() as connection:
-            names = workshop_labs(connection)
-            times = times_of_one_day(connection, names)
-            zone = load_settings(connection).timezone
-        if times:
-            start = spoken(min(opens for opens, _ in times.values()), zone)
-            basis = f"By the workshop's own times, 0:00 being {start}."
+        blocks, basis = _lay_out_cohort(folder, gpus)
     else:
-        names = parse_labs(labs)
-    chosen = [find_lab(name) for name in names]
-    blocks = lay_out_times(chosen, gpus, times) if times else lay_out(chosen, gpus)
+        blocks = lay_out([find_lab(name) for name in parse_labs(labs)], gpus)
+        basis = "One lab after another, without breaks."
     room = Machines(machines, gpus, slots or default_slots())
     with progress() as show:
         if measure:
@@ -134,10 +132,30 @@ def command(
     _print_result(plan, result)
 
 
-_BACK_TO_BACK = (
-    "One lab after another, without breaks. Where a cohort's labs have the times that"
-    " `lab cohort runsheet half-day --use` sets, those hold."
-)
+def _lay_out_cohort(folder: Path, gpus: int) -> tuple[list[Block], str]:
+    """Return when the room works on each of the cohort's labs, and the sentence that says so."""
+    with open_cohort(folder) as cohort, cohort.database.reading() as connection:
+        names = workshop_labs(connection)
+        times, dues = times_of_one_day(connection, names), dues_of(connection, names)
+        zone = load_settings(connection).timezone
+    labs = [find_lab(name) for name in names]
+    if times:
+        start = min(opens for opens, _ in times.values())
+        own = f"By the workshop's own times, 0:00 being {spoken(start, zone)}."
+        return lay_out_times(labs, gpus, times), own
+    if dues:
+        blocks = lay_out_before_due(labs, gpus, dues)
+        start = max(dues.values()) - blocks[-1].ends
+        return blocks, (
+            "As if everybody worked on each lab in the last minutes before it is due, the worst"
+            f" case: nothing says when they do. 0:00 is {spoken(start, zone)}."
+        )
+    return lay_out(labs, gpus), (
+        "One lab after another, without breaks, as not every lab has a due date. `lab cohort"
+        " runsheet PLAN --start TIME --use` sets them; those times then hold."
+    )
+
+
 _number = partial(Column, justify="right")
 _RUNS = {"gpu": "one per GPU", "quiet": "alone", "modelled": "side by side"}
 """How checks run on one machine, by what they need of it."""
@@ -151,7 +169,7 @@ def _print_plan(plan: Plan) -> None:
         if (block.lab, block.device) not in plan.durations:
             seconds += " (assumed)"
         runs = _RUNS[sort_of(block.lab, block.device)]
-        when = f"{clock(block.begins)}–{clock(block.ends)}"
+        when = span(block.begins, block.ends)
         table.add_row(when, block.lab, block.device, seconds, runs)
     console().print(table)
 
@@ -166,7 +184,7 @@ def _print_result(plan: Plan, result: Rehearsal) -> None:
     headings = ("h:min", "submissions", "median", *waits, "in the queue")
     table = Table(*map(_number, headings), title="Minutes until a check begins")
     for hour in result.hours:
-        hours = f"{clock(hour.begins)}–{clock(hour.begins + 3600)}"
+        hours = span(hour.begins, hour.begins + 3600)
         minutes = _minutes(hour.median_s, hour.p90_s, hour.longest_s)
         table.add_row(hours, f"{hour.submissions:.3g}", *minutes, str(hour.queue))
     console().print(table)

@@ -63,8 +63,10 @@ def command(
         title = f"{cohort.config.name}, {day} ({zone})"
     typer.echo(render_markdown(sheet, title, lambda at: at.strftime(form)), nl=False)
     preview = _try(folder, sheet, keep=lambda preview: use and not preview.changes)
+    condition = "" if use else "With --use, "
+    for one in preview.settings:
+        say(f"{condition}{one.lab}: {one.name} {one.after} instead of {one.before}.", err=True)
     for change in preview.changes:
-        condition = "" if use else "With --use, "
         say(
             f"{condition}{change.name} would have {change.after:g} points instead of"
             f" {change.before:g}.",
