@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.cohort.grading.credit import basis_of, credit
+from bottleneck_lab.cohort.grading.grades import Scored, counting
 from bottleneck_lab.cohort.settings import Weights
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
@@ -37,6 +38,16 @@ def pipeline(utilisation: bool, wait: bool, right: bool = True) -> dict[str, boo
 
 def share(verdict: CheckedVerdict, **weights: float) -> float:
     return credit(verdict, basis_of(find_lab(verdict.lab)), Weights(**weights))
+
+
+def undecided(held: dict[str, bool], answers: str = "cause evidence where") -> CheckedVerdict:
+    """Return work whose wait is gone and whose target the measurement could not decide."""
+    work = judged("idle-gpu", "virtual", held, answers)
+    criteria = [
+        replace(one, holds=None if one.id == "useful-utilisation" else one.holds)
+        for one in work.criteria
+    ]
+    return replace(work, outcome=Outcome.INCONCLUSIVE, reason=None, criteria=criteria)
 
 
 SHIPPED = pipeline(False, False)
@@ -110,3 +121,23 @@ def test_a_target_counts_from_the_shipped_servers_rate_on(low, part):
     slow = judged("past-the-plateau", "virtual", held)
     rate = CriterionResult("throughput", "target", False, "", low + 0.05, low, low + 0.1)
     assert share(replace(slow, criteria=[*slow.criteria, rate])) == pytest.approx(part / 4)
+
+
+def test_undecided_work_earns_what_is_sure_as_it_would_with_a_wrong_answer():
+    work = undecided(pipeline(False, True))
+    assert share(work) == 4 / 5
+    missed = [replace(one, holds=False) if one.id == "where" else one for one in work.criteria]
+    failed = replace(work, outcome=Outcome.FAIL, reason="wrong diagnosis", criteria=missed)
+    assert share(failed) == 3 / 5
+    assert share(undecided(pipeline(False, True, right=False))) == 0
+    assert share(replace(work, copied=True)) == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INCONCLUSIVE, Outcome.ERROR])
+def test_the_latest_that_counts_was_decided(outcome):
+    works = [
+        Scored(replace(undecided(SHIPPED), outcome=each), 0.0, 0.0, 0.0, 0.0)
+        for each in (Outcome.FAIL, Outcome.PASS, outcome)
+    ]
+    assert counting(works, "latest") is works[1]
+    assert counting(works[2:], "latest") is works[2]

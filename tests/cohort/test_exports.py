@@ -304,6 +304,17 @@ def test_a_roster_read_again_corrects_and_doubles_nobody(room):
     }
 
 
+@pytest.mark.parametrize("kind", ["csv", "nbgrader", "canvas", "moodle", "gradescope"])
+def test_an_export_of_grades_is_a_roster_again(sqlite_room, kind):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        enter_roster(connection, read_roster(ROSTERS["own"].encode()).learners, 0.0)
+    again = read_roster(exported(room, kind).encode())
+    assert {one["student_id"] for one in again.learners} == {"s1", "s2"}
+    with room.cohort.database.writing() as connection:
+        assert enter_roster(connection, again.learners, 0.0)[0] == 0, "nobody is new"
+
+
 def test_the_best_submission_counts_and_partial_credit_is_progress(room):
     ada, bob = roster_room(room)
     measured(room, ada, Outcome.FAIL)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select, update
 from bottleneck_lab.cohort.store import tables
 
 Scoring = Literal["best", "latest"]
-"""The submission that counts: the best after late penalties, or the latest."""
+"""The submission that counts: the best after late penalties, or the latest that was decided."""
 
 
 class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

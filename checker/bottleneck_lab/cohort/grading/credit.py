@@ -100,9 +100,8 @@ def _earns(judged: CheckedVerdict) -> bool:
     if judged.outcome is Outcome.FAIL:
         return judged.reason in GRADED
     # Work that is undecided is no worse than work that fails by something else besides.
-    undecided = judged.outcome is Outcome.INCONCLUSIVE and not judged.problem
     right = all(one.holds for one in judged.criteria if one.kind == "correctness")
-    return judged.passed or (undecided and right)
+    return judged.passed or (judged.outcome is Outcome.INCONCLUSIVE and right)
 
 
 def _share(result: CriterionResult, scale: tuple[float, float] | None) -> float:

@@ -69,6 +69,8 @@ _EXPORTS = (
     {"identifier", "githubusername", "githubid", "name"},
 )
 """Columns by which an export of Moodle, Gradescope or GitHub Classroom is known."""
+_PER_LAB = {"lab", "assignment"}
+"""Columns by which our own exports with a line for each lab are known, and nbgrader's."""
 _SUFFIX = re.compile(r"(?i:jr|sr)\.?|[IVX]+")
 """The part of a name that Canvas puts between commas behind the last name: `King, Jr., Martin`."""
 _CANVAS_TEST_LOGIN = re.compile(r"[0-9a-f]{40}")
@@ -152,6 +154,8 @@ def read_roster(data: bytes) -> Roster:
         columns["canvas_id"] = keys.index("id")
         rows = [row for row in rows if _is_canvas_learner(row, columns)]
     learners = [_learner(row, header, columns) for row in rows]
+    if not _PER_LAB.isdisjoint(keys):  # a learner is in several lines, each time alike
+        learners = [dict(one) for one in dict.fromkeys(tuple(each.items()) for each in learners)]
     if not learners:
         raise UsageError(
             "The roster has a line of column names, but no learners.",
@@ -254,6 +258,8 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
             "Give it as many; a cell that contains the separator stands in quotation marks.",
         )
     values = {field: clean(row.cells[at], MAX_CELL) for field, at in columns.items()}
+    # Our own export to Canvas has no number of Canvas's for whoever did not come from there.
+    values["student_id"] = values["student_id"] or values.get("sis_id", "")
     if not values["student_id"]:
         raise UsageError(
             f"Line {row.line} of the roster has no student id.", "Fill it in, or remove the line."
