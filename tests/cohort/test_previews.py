@@ -32,10 +32,11 @@ def forms(room) -> dict[str, tuple[str, dict[str, str]]]:
     Bob, who submitted two days earlier, keeps his.
     """
     due = iso(room.clock() - 2.5 * DAY_S)
+    lateness = {"per_day": "30", "most": "50", "grace_min": "10", "partial_credit": "yes"}
     return {
         "lab": ("/labs/slow", {"due": due}),
         "workshop": ("/workshop", {**CHOSEN, "due-slow": due}),
-        "lateness": ("/grades/rules", {"per_day": "30", "most": "50", "grace_min": "10"}),
+        "lateness": ("/grades/rules", lateness),
     }
 
 
