@@ -11,7 +11,7 @@ def test_a_brief_stands_below_the_pages_title():
     html = render_brief("# The title\n\nRun `lab`.\n\n## Rules\n\n- *one*\n")
     assert "The title" not in html
     assert "<p>Run <code>lab</code>.</p>" in html
-    assert "<h3>Rules</h3>" in html
+    assert "<h2>Rules</h2>" in html
     assert "<li><em>one</em></li>" in html
     assert render_brief("No title.") == "<p>No title.</p>\n"
 

@@ -10,14 +10,8 @@ _COMMONMARK = MarkdownIt("js-default")
 
 
 def render_brief(source: str) -> Markup:
-    """Render a brief's Markdown below a page's own title.
-
-    Its first heading, when that is a title, is left out; all others are one level lower.
-    """
+    """Render a brief's Markdown on a page that has its title: without a title of its own."""
     tokens = _COMMONMARK.parse(source)
     if tokens and tokens[0].tag == "h1":
         del tokens[:3]  # opening, text and end
-    for token in tokens:
-        if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(int(token.tag[1:]) + 1, 6)}"
     return Markup(_COMMONMARK.renderer.render(tokens, _COMMONMARK.options, {}))
