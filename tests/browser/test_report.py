@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.page.html import AnsweredQuestion, render_html
+from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
 
 from ..modules import load_file
 
@@ -28,9 +29,9 @@ def page_of(timeline, verdict):
         title="idle-gpu",
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
-        diagnosis=[
-            AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits", True)
-        ],
+        diagnosis=Diagnosis(
+            [AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits", True)]
+        ),
     )
 
 

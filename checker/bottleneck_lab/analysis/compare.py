@@ -55,6 +55,8 @@ TOLERATED_ALONE = 0.05
 capture per side, less than this is not a change.
 """
 TOLERATED_REPEATED = 0.02
+TOLERATED_MODELLED = 0.01
+"""Modelled times are the same in every run: what differs by this much is the code's doing."""
 ERROR_ALONE = 0.05
 """How often, at most, the interval of the whole step misses."""
 ERROR_PART = 0.01
@@ -248,7 +250,7 @@ def _compare(before: Side, after: Side) -> Comparison:
     if repeats:
         # Steps differ by their data, which both versions share: no other run would differ more.
         changes = [
-            _by_medians(change) if few or change.outcome == "cannot tell" else change
+            change if change.outcome in ("better", "worse") and not few else _by_medians(change)
             for change in changes
         ]
     differences = _find_differences(old, new)
@@ -389,7 +391,7 @@ def _mean_ratio(old: Observation, new: Observation) -> float | None:
 def _by_medians(change: FigureChange) -> FigureChange:
     """Judge a change by its medians alone: those of times that are the same in every run."""
     after_over_before = change.after / change.before if change.before else math.inf
-    outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_ALONE, EXCLUDED)
+    outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_MODELLED, EXCLUDED)
     return msgspec.structs.replace(change, outcome=outcome, low=None, high=None)
 
 

@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.host.workers import LoaderUse
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, LateRank
+from bottleneck_lab.analysis.ranks.departures import Departures
 from bottleneck_lab.analysis.ranks.stragglers import Straggler
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.analysis.what_if.gain import WhatIf
@@ -56,6 +57,8 @@ class Evidence(msgspec.Struct, frozen=True):
     lines: list[LineRow] = []
     serving: ServingUse | None = None
     collective_waits: CollectiveWaits | None = None
+    departures: Departures | None = None
+    """When gradients left, where backwards are marked and sizes recorded."""
     what_if: WhatIf | None = None
     """None where there is nothing to replay: a CPU's operators take turns anyway."""
     loader: LoaderUse | None = None

@@ -208,6 +208,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         f"{work.LESS_COMMUNICATION}, and look for a slow rank.",
         "exposed ≥ 10%; without waiting for late ranks where the ranks' collectives can be matched",
         work.exposed_communication,
+        # Fewer messages also save their launches, and the host's waits for them.
+        at_most=False,
     ),
     FindingKind(
         "straggler",

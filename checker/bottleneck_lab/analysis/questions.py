@@ -93,7 +93,7 @@ QUESTIONS = (
         "copies",
         "What was copied, in which direction, how fast?",
         """
-        SELECT direction, host_memory, count(*) AS copies, sum(bytes) / 1e6 AS megabytes,
+        SELECT direction, host_memory, count(*) AS copies, sum(bytes) AS bytes,
                sum(duration) / 1e6 AS total_ms,
                CASE WHEN sum(duration) THEN 1.0 * sum(bytes) / sum(duration) END AS gb_per_s
         FROM device JOIN counted
@@ -171,22 +171,34 @@ QUESTIONS = (
         "For what part of the recording did devices communicate, and compute nothing meanwhile?",
         """
         WITH work AS MATERIALIZED (
-            SELECT kind, name, bytes, device.rank, device.device,
+            SELECT kind, nullif(bytes, 0) AS bytes, device.rank, device.device,
+                   replace(replace(CASE WHEN instr(name, '(') > 1
+                     THEN rtrim(substr(name, 1, instr(name, '(') - 1)) ELSE name END,
+                     'ncclDevKernel_', ''), 'ncclKernel_', '') AS name,
                    max(device.start, recorded.start) AS start, min(device.end, recorded.end) AS end
             FROM device JOIN recorded
               ON recorded.rank = device.rank AND recorded.device = device.device
                 AND recorded.start < device.end AND recorded.end > device.start
-            WHERE kind IN ('kernel', 'communication'))
-        SELECT name, bytes, count(*) AS collectives, sum(end - start) / 1e6 AS total_ms,
-               sum(end - start - beside) / 1e6 AS alone_ms,
-               100.0 * sum(end - start - beside) / (SELECT sum(duration) FROM recorded) AS percent
-        FROM (SELECT *, (SELECT coalesce(sum(min(work.end, outer.end)
-                - max(work.start, outer.start)), 0) FROM work
-                WHERE work.kind = 'kernel' AND work.rank = outer.rank
-                  AND work.device = outer.device
-                  AND work.start < outer.end AND work.end > outer.start) AS beside
-              FROM work AS outer WHERE outer.kind = 'communication')
-        GROUP BY name, bytes ORDER BY alone_ms DESC LIMIT 20
+            WHERE kind IN ('kernel', 'communication')),
+        sent AS MATERIALIZED (
+            SELECT name, bytes, end - start AS ns, end - begun
+              - (SELECT coalesce(sum(min(work.end, outer.end) - max(work.start, outer.begun)), 0)
+                 FROM work WHERE work.kind = 'kernel' AND work.rank = outer.rank
+                   AND work.device = outer.device
+                   AND work.start < outer.end AND work.end > outer.begun) AS alone
+            FROM (SELECT *, min(end, max(start, coalesce(max(end) OVER earlier, start))) AS begun
+                  FROM work WHERE kind = 'communication'
+                  WINDOW earlier AS (PARTITION BY rank, device ORDER BY start
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS outer)
+        SELECT name, bytes, times, total_ms, alone_ms,
+               1e8 * alone_ms / (SELECT sum(duration) FROM recorded) AS percent
+        FROM (SELECT 1 AS part, 'all of these' AS name, NULL AS bytes, count(*) AS times,
+                     sum(ns) / 1e6 AS total_ms, sum(alone) / 1e6 AS alone_ms
+              FROM sent HAVING count(*)
+              UNION ALL
+              SELECT 2, name, bytes, count(*), sum(ns) / 1e6, sum(alone) / 1e6
+              FROM sent GROUP BY name, bytes)
+        ORDER BY part, alone_ms DESC LIMIT 21
         """,
     ),
     Question(

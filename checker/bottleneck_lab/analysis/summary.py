@@ -52,6 +52,7 @@ from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_wo
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, find_collective_waits
+from bottleneck_lab.analysis.ranks.departures import find_departures
 from bottleneck_lab.analysis.ranks.matching import match_collectives
 from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
 from bottleneck_lab.analysis.steps.generation import GenerationUse, find_generation
@@ -312,6 +313,7 @@ def _evidence(
         wall_ns=window.length,
         serving=find_serving(timeline, window),
         collective_waits=devices.waits,
+        departures=find_departures(inside),
         what_if=devices.what_if,
         loader=find_loader(timeline, window),
         world_size=timeline.world_size,

@@ -24,6 +24,7 @@ from bottleneck_lab.course.captures import (
     AnalysedCapture,
     capture_figures,
     circumstances,
+    committed_capture,
 )
 from bottleneck_lab.course.subjects import (
     Subject,
@@ -44,7 +45,7 @@ from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.report.page.verdict import AnsweredQuestion
+from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.report.words import describe_fixed_prices, format_duration
 from bottleneck_lab.trace import Timeline
@@ -303,10 +304,13 @@ def _show(subject: Subject, *, json: bool) -> None:
 
 def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:
     """Show the committed diagnosis, with the learner's figures next to the tool's."""
-    answers = _answers(workspace, analysed)
-    if answers:
-        say("\nYour diagnosis", style="bold")
-    for row in answers:
+    diagnosis = _diagnosis(workspace, analysed)
+    if diagnosis is None:
+        return
+    say("\nYour diagnosis", style="bold")
+    if diagnosis.about:
+        say(f" {diagnosis.about}", style="yellow", hang=1)
+    for row in diagnosis.answers:
         say(f" {row.ask}", style="dim", hang=1)
         sentences = [f"You: {row.answer}", *filter(None, [row.evidence])]
         say(f"   {'. '.join(sentences)}", hang=5)
@@ -381,9 +385,9 @@ def full_report(subject: Subject) -> Report:
     """Return all that is known of one capture and of every attempt so far."""
     analysis, workspace, attempts = subject.analysed(), subject.workspace, subject.attempts()
     warning = subject.mismatch(attempts)
-    diagnosis: list[AnsweredQuestion] = []
+    diagnosis = None
     if workspace and not subject.blind:
-        diagnosis = _answers(workspace, AnalysedCapture(subject.folder, analysis))
+        diagnosis = _diagnosis(workspace, AnalysedCapture(subject.folder, analysis))
     return Report(
         title=workspace.lab.spec.title if workspace else (subject.folder or subject.traces[0]).name,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),
@@ -403,18 +407,19 @@ def write_html(subject: Subject, target: Path) -> Path:
     return target
 
 
-def _answers(workspace: Workspace, analysed: AnalysedCapture) -> list[AnsweredQuestion]:
-    """Return the committed answers, each next to the capture's figure.
+def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | None:
+    """Return the committed answers, each next to the figure of the capture that they are about;
+    None before a diagnosis.
 
-    Only `lab check` says whether they are right. `analysed` is a capture that was read before.
+    Only `lab check` says whether they are right. `analysed` is the capture of the report.
     """
     commitments = load_record(workspace).commitments
     if not commitments:
-        return []
-    answers = commitments[-1].answers
+        return None
+    answers, name = commitments[-1].answers, commitments[-1].capture
     solution = load_answers(workspace.lab.solution)
-    capture = capture_figures(workspace, commitments[-1].capture, analysed)
-    return [
+    capture = capture_figures(workspace, name, analysed)
+    rows = [
         AnsweredQuestion(
             question.ask,
             format_answer(question, answers[question.id]),
@@ -424,12 +429,20 @@ def _answers(workspace: Workspace, analysed: AnalysedCapture) -> list[AnsweredQu
                 question,
                 answers,
                 capture,
+                workspace.lab.spec.questions,
                 of_memory=workspace.lab.predicts_memory(workspace.info.device),
             ),
         )
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))
     ]
+    about, measured_in = "", committed_capture(workspace, name)
+    if rows and measured_in and analysed.folder and measured_in != analysed.folder:
+        about = (
+            f"It is about capture {measured_in.name}, and so are the tool's figures beside it;"
+            f" this report shows {analysed.folder.name}."
+        )
+    return Diagnosis(rows, about) if rows else None
 
 
 def open_trace(trace: Path, *, port: int = PORT) -> None:

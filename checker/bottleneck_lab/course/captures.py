@@ -241,6 +241,14 @@ def evidence_capture(workspace: Workspace) -> Path | None:
     return chosen[0] if chosen else None
 
 
+def committed_capture(workspace: Workspace, name: str) -> Path | None:
+    """Return the capture of this name, in which a committed diagnosis was measured; without a name,
+    or where it is gone, the one that a diagnosis is about. None without a capture.
+    """
+    folder = workspace.captures / name
+    return folder if name and folder.is_dir() else evidence_capture(workspace)
+
+
 class AnalysedCapture(NamedTuple):
     """A capture's folder and its analysis, so that nothing is read or computed twice."""
 
@@ -258,11 +266,9 @@ def capture_figures(
 ) -> CaptureFigures | None:
     """Return the figures to check answers against; None without a capture.
 
-    They are of the capture with that name, else of the one that a diagnosis is about.
+    They are of `committed_capture`.
     """
-    folder = workspace.captures / capture if capture else None
-    if folder is None or not folder.is_dir():
-        folder = evidence_capture(workspace)
+    folder = committed_capture(workspace, capture)
     if folder is None:
         return None
     if analysed and analysed.folder == folder:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.course.captures import capture_figures, evidence_capture
+from bottleneck_lab.course.captures import capture_figures, committed_capture, evidence_capture
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import form_problems
 from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture
@@ -73,10 +73,8 @@ def where_to_look(workspace: Workspace, record: Record) -> str:
     shipped = f"The answers are about the shipped code{', not about yours' * is_edited}"
     if lab.spec.evidence == "run":
         return f"{shipped}: `lab run{' --shipped' * is_edited}` runs it again."
-    folder = evidence_capture(workspace)
     name = record.commitments[-1].capture if record.commitments else ""
-    if name and (workspace.captures / name).is_dir():
-        folder = workspace.captures / name
+    folder = committed_capture(workspace, name)
     if folder:
         number = int(folder.name.split("-")[0])
         return f"The answers are about one capture: `lab report {number}` shows it."

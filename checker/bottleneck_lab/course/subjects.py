@@ -18,6 +18,7 @@ from bottleneck_lab.course.captures import (
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.report.evidence_only import without_taught
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -28,6 +29,7 @@ from bottleneck_lab.workspace.commitments import (
     is_blind,
     is_blind_at,
     load_record,
+    untried_findings,
 )
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, numbered
 from bottleneck_lab.workspace.siblings import latest_name, latest_traces, open_sibling
@@ -60,6 +62,7 @@ class Subject:
         """Return the summary as this reader may see it."""
         if self.case:
             summary = case_summary(summary, find_case(self.case.name))
+            summary = without_taught(summary, untried_findings())
         return visible_summary(
             summary, self.folder, blind=self.blind, remedies_later=self.remedies_later
         )
@@ -174,6 +177,7 @@ def sibling_subject(workspace: Workspace) -> Subject:
     return Subject(
         traces,
         blind=open_sibling(workspace) is not None,
+        remedies_later=hides_remedies_at(workspace.root),
         commit_with="lab diagnose --sibling",
         noted_as=latest_name(workspace),
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult
 
@@ -50,6 +51,15 @@ FIGURES: dict[str, tuple[str, ...]] = {
     MEMORY_GROWTH: ("memory_growth_share",),
 }
 """The figures of a capture that show a cause, added up; of any other cause, `busy_share`."""
+
+_PART_NAMES = {
+    **{f"idle_{each.id}_share": f"idle: {each.label}" for each in IDLE_CAUSES},
+    "exposed_copy_share": "copying only",
+    "exposed_communication_share": "communicating only",
+    "interrupted_share": "kernels that take longer",
+}
+LEAST_PART = 0.0005
+"""A part of the time below this share (0-1) would be printed as 0.0%."""
 
 EVIDENCE_PART = 0.05
 """By how much of itself the evidence may be off, as in labs."""
@@ -196,6 +206,16 @@ def evidence_of(cause: str, figures: Mapping[str, float]) -> float:
     return sum(figures.get(name, 0.0) for name in FIGURES.get(cause, ("busy_share",)))
 
 
+def describe_parts(cause: str, figures: Mapping[str, float]) -> str:
+    """Return how the share that shows a cause is made up, in brackets; empty of a single part."""
+    parts = [
+        f"{_PART_NAMES.get(name, name)} {figures[name]:.1%}"
+        for name in FIGURES.get(cause, ())
+        if figures.get(name, 0.0) >= LEAST_PART
+    ]
+    return f" ({' + '.join(parts)})" if len(parts) > 1 else ""
+
+
 def evidence_within(cause: str, shown: float) -> float:
     """Return by how much an answer may be off a share (0–1) that shows a cause."""
     least = SPLIT_WITHIN if cause in SPLIT else PRINTED_WITHIN
@@ -236,12 +256,15 @@ def grade_case(
         "evidence": (
             # Not to be off by the last bit of a float.
             abs(share - shown) <= evidence_within(called, shown) + 1e-9,
-            f"You read {share:.1%}; for {called} the capture shows {shown:.1%}.",
+            f"You read {share:.1%}; for {called} the capture shows {shown:.1%}"
+            f"{describe_parts(called, figures)}. Within"
+            f" {100 * evidence_within(called, shown):.1f} points counts.",
         ),
         "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
         "gain": (
             _off(gain, case.gain_near(gain)) <= GAIN_WITHIN,
-            f"You predicted {gain:.2f}x; {effect}.{beside}",
+            f"You predicted {gain:.2f}x; {effect}. Up to {GAIN_WITHIN:g} times too high or too low"
+            f" counts.{beside}",
         ),
     }
     return [

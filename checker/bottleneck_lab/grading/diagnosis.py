@@ -8,7 +8,7 @@ still open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -279,8 +279,9 @@ def beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | 
     if not 0 <= share <= 1 or gain <= BEYOND_AMDAHL * ceiling(float(share)):
         return None
     return (
-        f"By Amdahl's law, removing a share of {share:.0%} entirely makes the whole"
-        f" {ceiling(float(share)):.2f}x as fast. A prediction above that needs a second reason."
+        f"By Amdahl's law, removing a share of {share:.0%} entirely, and nothing else, makes the"
+        f" whole {ceiling(float(share)):.2f}x as fast. A prediction above that needs a second"
+        " reason: other time that the fix saves as well."
     )
 
 
@@ -299,11 +300,12 @@ def describe_reading(
     question: QuestionSpec,
     answers: Mapping[str, Any],
     seen: CaptureFigures | None,
+    questions: Sequence[QuestionSpec] = (),
     *,
     of_memory: bool = False,
 ) -> str:
     """Return the figure that the tool reads off the capture for a question, as one sentence; empty
-    when it has none. Only for learners who have committed.
+    when it has none. Only for learners who have committed. `questions` are all of the lab's.
     """
     if seen is None:
         return ""
@@ -321,9 +323,25 @@ def describe_reading(
         return (
             "The tool: with the costliest finding gone and the work as it is, it would be about"
             f" {seen.figures['largest_gain_ratio']:.2f}x as fast. A fix that saves work, too, can"
-            " gain more."
+            f" gain more.{_other_ceilings(questions, answers)}"
         )
     return ""
+
+
+def _other_ceilings(questions: Sequence[QuestionSpec], answers: Mapping[str, Any]) -> str:
+    """Return what the other answers come to as ceilings, and how these differ from the finding's:
+    the named cause alone, and all but the computation gone. Empty where neither was asked for.
+    """
+    bounds = []
+    for question in questions:
+        answer = answers.get(question.id)
+        if not isinstance(answer, int | float) or question.type != "share":
+            continue
+        if any(each.ceiling_of == question.id for each in questions):
+            bounds.append(f"without your cause alone {ceiling(float(answer)):.2f}x")
+        elif question.from_capture == "compute_share" and answer > 0:
+            bounds.append(f"with nothing but computation {1 / answer:.2f}x")
+    return f" By your other answers: {', '.join(bounds)}." if bounds else ""
 
 
 def _right_answer(question: QuestionSpec, answer: Any, seen: CaptureFigures | None) -> str:

@@ -272,21 +272,23 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int, int]]:
             for row in summary.ranges
             if COLLECTIVE_RANGE.match(row.name)
         ]
-    rows = []
+    kinds = []
     for row in summary.collectives:
         size = ""
         if row.bytes:
             size = f" of {words.format_bytes(row.bytes)}"
-        often = f", {row.calls} times"
+        kinds.append((f"{row.collective}{size} {row.dtype}".rstrip(), row))
+    rows = []
+    for name, alike in group_alike(kinds):  # sizes that read the same are one row
+        often = f", {sum(row.calls for row in alike)} times"
+        per_step = sum(row.calls_per_step for row in alike)
         if summary.steps:
-            often = f", {row.calls_per_step:.3g} per step"
-        if row.collective == "broadcast" and row.calls_per_step >= 1:
-            buffers = " (DDP's buffers)"
-        else:
-            buffers = ""
-        name = f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
-        rows.append((name, row.total_ns, row.exposed_ns))
-    return rows
+            often = f", {per_step:.3g} per step"
+        if alike[0].collective == "broadcast" and per_step >= 1:
+            often += " (DDP's buffers)"
+        exposed_ns = sum(row.exposed_ns for row in alike)
+        rows.append((name + often, sum(row.total_ns for row in alike), exposed_ns))
+    return sorted(rows, key=lambda row: -row[1])
 
 
 def describe_late_ranks(summary: Summary) -> list[tuple[str, str, int, int]]:
@@ -367,19 +369,23 @@ def describe_removal(
     each = " on each device" if devices > 1 else ""
     sentence = (
         f"Removing this alone, with the work unchanged, would leave {left} of {all_of_it}{each}:"
-        f" {whole} would be at most {gain:.2f}x as fast."
+        f" {whole} would be at most {gain:.2f}x as fast; a fix that also saves work can gain more."
     )
-    by_share = working_ns / rest_ns
+    by_share, lost_ns = working_ns / rest_ns, working_ns / gain - rest_ns
     others = f" The other parts sum to {rest}, which alone would be {by_share:.2f}x"
     if gain > _FAR_FROM_SHARE * by_share:
         sentence += f"{others}, but some of them would then pass at the same time."
-    elif by_share > _FAR_FROM_SHARE * gain:
-        reason = "something else would take a part of that time"
+    elif left != rest and by_share > gain:
+        reason = "other work that ran beside it would take a part of that time"
         if part.cause == "launch":
             pause = words.format_duration(PAUSE_NS)
             reason = f"queued kernels also have pauses of about {pause} between them"
+        elif part.key == "communication" and waits and 2 * waits.waiting_ns > lost_ns:
+            reason = "the ranks would still wait for one another"
+        elif part.key in ("communication", "copy"):
+            reason = "what the host did meanwhile, such as launches, would then show"
         sentence += f"{others}, but {reason}."
-    return f"{sentence} A fix that also saves work can gain more."
+    return sentence
 
 
 def describe_lines(summary: Summary, *, on_device: bool) -> str:

@@ -4,13 +4,14 @@ check.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from bottleneck_lab.analysis.counters.kernel_counters import KernelFigures, Pair
 from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report import words
 
 
 def evidence_only(summary: Summary) -> Summary:
@@ -46,6 +47,17 @@ def without_remedies(summary: Summary) -> Summary:
     """
     findings = [msgspec.structs.replace(each, advice="") for each in summary.findings]
     return msgspec.structs.replace(summary, findings=findings, remedies_later=True)
+
+
+def without_taught(summary: Summary, taught: Collection[str]) -> Summary:
+    """Return `summary` with findings of which those that are `taught`, by their ids, say where they
+    are taught instead of what to do about them.
+    """
+    findings = [
+        msgspec.structs.replace(each, advice=words.TAUGHT) if each.id in taught else each
+        for each in summary.findings
+    ]
+    return msgspec.structs.replace(summary, findings=findings)
 
 
 def without_advice(summary: Summary) -> Summary:

@@ -19,7 +19,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import markdown
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.report.page.verdict import AnsweredQuestion
+from bottleneck_lab.report.page.verdict import Diagnosis
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 
 
@@ -30,7 +30,7 @@ class Report:
     title: str
     capture: Analysis
     attempts: Sequence[Verdict] = ()
-    diagnosis: Sequence[AnsweredQuestion] = ()
+    diagnosis: Diagnosis | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     plateau: Plateau | None = None
     warning: str = ""

@@ -53,11 +53,22 @@ REMEDIES_LATER = (
     " an idea before that."
 )
 
+# Stands for the remedy that the learner is to find in a lab.
+TAUGHT = (
+    "A lab that you have started asks you to find what helps against this: it is shown after your"
+    " first check there."
+)
+
 NO_FINDINGS = "Nothing stands out: no detector found a known bottleneck."
 MEASURES = (
     "This program measures others: its waits and launches are part of how it does so, and no advice"
     " on speed is given."
 )
+
+WAITED = "Where the host waited for the device, by share of the recording"
+WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
+MOSTLY = 0.9
+"""Work that runs for this share (0-1) of a wait is what the wait is for."""
 
 SETS_THE_PACE = 0.8
 """A part that fills this share (0–1) of a token's time sets its pace."""
@@ -373,9 +384,13 @@ def describe_gain(finding: Finding) -> str:
 
 
 def describe_wait(row: SyncRow) -> str:
-    """State who waited, and for what: the line where the capture has lines, else what called."""
-    what = describe_awaited(row)
-    return f"{row.line or row.caused_by or row.name}{', for ' + what if what else ''}"
+    """State who waited, and for what: the line where the capture has lines, else what called; and
+    how long that ran of the waiting, where other work took much of it.
+    """
+    what, part = describe_awaited(row), ""
+    if row.awaited_ns < MOSTLY * row.total_ns:
+        part = f"{format_duration(row.awaited_ns)} of it "
+    return f"{row.line or row.caused_by or row.name}{f', {part}for {what}' if what else ''}"
 
 
 def describe_awaited(row: SyncRow) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -9,10 +10,19 @@ from typing import Literal
 import msgspec
 
 from bottleneck_lab.catalog import Lab, QuestionSpec
+from bottleneck_lab.errors import LabError
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
-from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace_above
+from bottleneck_lab.workspace.folder import (
+    Workspace,
+    is_workspace,
+    now,
+    open_workspace,
+    read_json,
+    workspace_above,
+)
 from bottleneck_lab.workspace.hints import load_hints
+from bottleneck_lab.workspace.progress import load_progress
 
 RevealedBy = Literal["", "hints", "revealed", "solution"]
 """What gave the cause away before it was named: all hints, `lab diagnose --reveal`, or the
@@ -122,6 +132,21 @@ def hides_remedies_at(path: Path) -> bool:
     record, hints = load_record(workspace), workspace.lab.spec.hints
     helped = record.help.revealed or record.help.solution or (hints and record.hints >= len(hints))
     return not helped and not load_attempts(workspace)
+
+
+def untried_findings() -> set[str]:
+    """Return the findings, by their ids, whose remedy this learner is still to find: what the labs
+    teach that were started and not checked yet.
+    """
+    taught = set()
+    for entry in load_progress().labs.values():
+        folder = Path(entry.workspace)
+        if entry.attempts or not is_workspace(folder):
+            continue
+        with contextlib.suppress(LabError):  # of a lab that this edition does not have
+            if hides_remedies_at(folder):
+                taught.add(open_workspace(folder).lab.spec.taught)
+    return taught
 
 
 def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) -> Record:

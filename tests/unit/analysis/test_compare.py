@@ -143,6 +143,23 @@ def test_one_step_says_all_where_every_run_has_the_same_times(timelines):
     assert "(modelled)" in describe_speedup(compare(slow, fast))
 
 
+@pytest.mark.parametrize(
+    ("us", "outcome"), [(1030.0, "worse"), (1005.0, "same"), (970.0, "better")]
+)
+@pytest.mark.parametrize("steps", [1, 12])
+def test_where_nothing_is_noise_little_is_a_change(timelines, us, outcome, steps):
+    """Measured steps that differ by 3% are the same; modelled ones are not."""
+    old, new = (
+        timelines(lambda run, us=us: run.launch("gemm", us), steps=steps)[0] for us in (1000.0, us)
+    )
+    modelled = [replace(each, facts={MODELLED_HOST: "1"}) for each in (old, new)]
+    result = compare(*modelled)
+    assert result.outcome == outcome
+    (kernel,) = [each for each in result.changes if each.group == "kernel"]
+    assert kernel.outcome == outcome
+    assert compare(old, new).outcome in ("same", "cannot tell")
+
+
 def test_where_every_run_has_the_same_times_steps_that_differ_leave_nothing_untold(timelines):
     def loop(seed):
         number = itertools.count(seed)

@@ -23,6 +23,7 @@ from bottleneck_lab.report.page.tables import kernels_table
 from bottleneck_lab.report.words import describe_startup
 from bottleneck_lab.trace import load, merge_ranks
 
+ALL = "all of these"
 ROOT = Path(__file__).parents[3]
 DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
 
@@ -139,7 +140,11 @@ def percent(timeline, question: str, name: str = "") -> float:
     [
         ("input", "idle_input_share", lambda t: percent(t, "idle-in-ranges", "data")),
         ("sync", "host_wait_share", lambda t: percent(t, "waits")),
-        ("communication", "exposed_communication_share", lambda t: percent(t, "communication")),
+        (
+            "communication",
+            "exposed_communication_share",
+            lambda t: percent(t, "communication", ALL),
+        ),
     ],
 )
 def test_a_learner_reads_the_tools_own_figure_off_the_tables(capture, figure, read):
@@ -195,7 +200,10 @@ def test_each_size_of_message_has_its_own_exposed_time(two_sizes):
     assert use.exposed_communication_ns == 2_400_000
     figures = figures_of(analysis.summary)
     assert figures["largest_message_share"] == pytest.approx(0.2)
-    large = next(row for row in ask(two_sizes, "communication").rows if row[1] == 4 << 20)
+    whole, large, small = ask(two_sizes, "communication").rows
+    assert (whole[0], whole[1], whole[2]) == (ALL, None, 20)
+    assert whole[-1] == pytest.approx(large[-1] + small[-1]) == pytest.approx(24)
+    assert (large[1], small[1]) == (4 << 20, 4)
     assert large[-1] / 100 == pytest.approx(0.2)
     within = figures_within(
         two_sizes, analysis.times, analysis.summary.syncs, Window(300_000, 540_000)
@@ -301,7 +309,7 @@ def test_what_lies_beyond_the_steps_counts_in_no_share(works_after_its_step):
     assert figures["host_wait_share"] == pytest.approx(0.3)
     assert percent(timeline, "waits") == pytest.approx(0.3)
     assert figures["exposed_communication_share"] == pytest.approx(0.4)
-    assert percent(timeline, "communication") == pytest.approx(0.4)
+    assert percent(timeline, "communication", ALL) == pytest.approx(0.4)
 
 
 def test_questions_page_and_comparison_count_the_same_work(works_after_its_step):

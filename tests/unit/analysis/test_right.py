@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.report.words import describe_wait
 from bottleneck_lab.trace import merge_ranks
 
 T0 = 1_000_000_000.0
@@ -638,3 +639,51 @@ def test_one_device_that_waits_for_another_has_lost_nothing(tmp_path):
     ).devices
     assert (first.unseen_ns, second.unseen_ns) == (0, 0)
     assert causes(second)["devices"] == 19_995_000
+
+
+def trained(tmp_path: Path, sent_at: float):
+    """A step whose backward runs on the device from 100 to 900 µs, and launches a message that
+    starts at `sent_at`; after it follows the sum of the loss, one number.
+    """
+    size = {"dtype": "Float", "Collective name": "allreduce"}
+    large, small = ({**size, "In msg nelems": n, "Out msg nelems": n} for n in (1 << 20, 1))
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    launches = {1: 20, 2: 40, 3: 2_000}
+    return summed_up(
+        tmp_path,
+        event("user_annotation", "ProfilerStep#1", 0, 2_610),
+        event("user_annotation", "backward", 10, 40),
+        event("cuda_runtime", "cudaStreamSynchronize", 50, 1_860),
+        event("cuda_runtime", "cudaStreamSynchronize", 2_010, 595),
+        *(
+            event("cuda_runtime", "cudaLaunchKernel", at, 5, correlation=number)
+            for number, at in launches.items()
+        ),
+        kernel(100, 800, correlation=1),
+        kernel(sent_at, 1_000, 9, nccl, correlation=2, **large),
+        kernel(2_100, 500, 9, nccl, correlation=3, **small),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent_at", "evidence"),
+    [
+        (900, "Every message to be reduced left only after the backward before it had ended"),
+        (300, "Of what was to be reduced, 100% left while the backward before it still ran"),
+    ],
+)
+def test_a_finding_says_when_gradients_left(tmp_path, sent_at, evidence):
+    summary = trained(tmp_path, sent_at)
+    (exposed,) = [each for each in summary.findings if each.id == "communication-exposed"]
+    assert evidence in exposed.evidence
+    assert not exposed.at_most, "fewer messages save launches and waits, too"
+
+
+def test_a_wait_says_for_how_long_of_it_the_work_ran(tmp_path):
+    """Three short kernels, and the longest takes less than half of the wait."""
+    rows = [kernel(0, 30, name="a"), kernel(30, 30, name="b"), kernel(60, 40, name="c")]
+    (row,) = summed_up(tmp_path, *rows, waiting(0, 100)).syncs
+    assert (row.awaited, row.awaited_ns) == ("c", 40_000)
+    assert describe_wait(row) == "cudaDeviceSynchronize, 40.0 µs of it for c"
+    (alone,) = summed_up(tmp_path, kernel(0, 100), waiting(0, 100)).syncs
+    assert describe_wait(alone) == "cudaDeviceSynchronize, for gemm"

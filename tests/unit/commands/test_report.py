@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import report
 from bottleneck_lab.course import captures, subjects
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.evidence_only import without_taught
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.names import LINES_OF
-from bottleneck_lab.workspace.commitments import commit
+from bottleneck_lab.workspace.commitments import commit, untried_findings
+from bottleneck_lab.workspace.progress import note_attempt, note_start
 from bottleneck_lab.workspace.start import start_workspace
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
@@ -173,3 +176,52 @@ def test_rows_wider_than_the_terminal_have_one_value_a_line(workspace, monkeypat
     assert len(re.findall(r"^  stream  +\d+ *$", wide, re.MULTILINE)) == 2
     few = CliRunner().invoke(app, ["report", "--query", "SELECT name, rank FROM device"]).output
     assert "row 1" not in few
+
+
+@pytest.mark.parametrize(
+    ("capture", "question", "sizes"),
+    [
+        ("pageable", "copies", r"\d+\.\d [KMG]iB"),
+        ("communication", "communication", r"all of these"),
+    ],
+)
+def test_sizes_that_a_ready_question_lists_are_in_a_reports_units(
+    monkeypatch, capture, question, sizes
+):
+    """And sizes that were not recorded are no zeros."""
+    monkeypatch.setenv("COLUMNS", "80")
+    trace = str(CAPTURES / f"synthetic-{capture}.json.gz")
+    output = CliRunner().invoke(app, ["report", trace, "--ask", question]).output
+    assert re.search(sizes, output, re.MULTILINE), output
+    assert not re.search(r" 0 (?:B )?", output)
+    assert "row 1" not in output
+
+
+def test_a_diagnosis_of_another_capture_says_of_which(workspace, tmp_path):
+    later = workspace.captures / "0002-torch"
+    shutil.copytree(workspace.captures / "0001-torch", later)
+    about = "It is about capture 0001-torch, and so are the tool's figures"
+    shown = " ".join(CliRunner().invoke(app, ["report"]).output.split())
+    assert f"Your diagnosis {about}" in shown
+    page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
+    assert "It is about capture 0001-torch" in page
+    own = CliRunner().invoke(app, ["report", "1"]).output
+    assert "Your diagnosis" in own
+    assert "It is about capture" not in own
+
+
+def test_a_case_keeps_the_remedy_that_an_unchecked_lab_asks_for(workspace, tmp_path, monkeypatch):
+    """Every other remedy is shown, and this one after the lab's first check."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    slug, taught = workspace.lab.slug, workspace.lab.spec.taught
+    note_start(slug, str(workspace.root))
+    assert untried_findings() == {taught}
+    summary = summarise(load(CAPTURES / "synthetic-input.json.gz"))
+    assert taught in {each.id for each in summary.findings}
+    shown = {each.id: each.advice for each in without_taught(summary, {taught}).findings}
+    assert shown[taught].startswith("A lab that you have started")
+    assert [each.advice for each in summary.findings if each.id != taught] == [
+        advice for id_, advice in shown.items() if id_ != taught
+    ]
+    note_attempt(slug, str(workspace.root), "FAIL")
+    assert untried_findings() == set()

@@ -130,3 +130,16 @@ def test_gains_predicted_too_high_are_a_habit():
     assert habits([past("healthy", "healthy", 1.5)] * 3) == [
         "Where you name the cause, you predict 1.5x too much."
     ]
+
+
+def test_a_grade_says_how_its_figure_is_made_up_and_what_would_have_counted():
+    """The share of one cause may be two of the report's parts, and less than all idle time."""
+    figures = {"idle_python_share": 0.4, "idle_files_share": 0.132, "idle_launch_share": 0.011}
+    answers = {"cause": "host-bound", "evidence": 0.523, "line": 30, "gain": 2.1}
+    case = msgspec.structs.replace(CASE, cause="host-bound")
+    sentences = {each.id: each.sentence for each in grade_case(case, answers, figures)}
+    assert "shows 53.2% (idle: Python 40.0% + idle: files 13.2%)" in sentences["evidence"]
+    assert sentences["evidence"].endswith("Within 4.0 points counts.")
+    assert "Up to 1.2 times too high or too low counts." in sentences["gain"]
+    alone = grade_case(case, {**answers, "cause": "launch-bound"}, figures)[1].sentence
+    assert "the capture shows 1.1%. Within" in alone

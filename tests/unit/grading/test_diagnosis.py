@@ -419,3 +419,18 @@ def test_the_example_in_the_help_answers_a_question_of_the_first_lab():
     key, _, value = EXAMPLE.split()[-1].partition("=")
     questions = {question.id: question for question in find_lab("idle-gpu").spec.questions}
     assert form_problem(questions[key], float(value)) is None
+
+
+def test_a_prediction_is_joined_with_the_ceilings_of_the_other_answers():
+    """The cause alone, the costliest finding, and all but computation: three figures, one line."""
+    evidence = QuestionSpec("evidence", "share", "?", from_capture="largest_message_share")
+    best = QuestionSpec("best", "share", "?", from_capture="compute_share")
+    gain = QuestionSpec("gain", "ratio", "?", predicts_gain=True, ceiling_of="evidence")
+    answers = {"evidence": 0.338, "best": 0.472, "gain": 1.95}
+    figures = CaptureFigures({"largest_gain_ratio": 1.86}, 1_000, lambda _: {})
+    reading = describe_reading(gain, answers, figures, [evidence, best, gain])
+    assert "about 1.86x as fast" in reading
+    assert reading.endswith(
+        "By your other answers: without your cause alone 1.51x, with nothing but computation 2.12x."
+    )
+    assert "other answers" not in describe_reading(gain, answers, figures)

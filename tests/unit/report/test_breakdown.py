@@ -8,13 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
+from bottleneck_lab.analysis.steps.window import Step
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.breakdown import (
     Part,
     costly_lines,
+    describe_collectives,
     describe_lead,
     describe_removal,
     describe_steps,
@@ -80,8 +83,9 @@ def test_a_line_names_its_rank_where_there_are_several():
 @pytest.mark.parametrize(
     ("gain", "says"),
     [
-        (2.0, "leave 5.00 ms of 10.0 ms: the run would be at most 2.00x as fast. A fix that also"),
-        (2.5, "leave 4.00 ms of 10.0 ms: the run would be at most 2.50x as fast. The other parts"),
+        (2.0, "leave 5.00 ms of 10.0 ms: the run would be at most 2.00x as fast; a fix that also"),
+        (2.5, "leave 4.00 ms of 10.0 ms: the run would be at most 2.50x as fast; a fix that also"),
+        (2.5, "saves work can gain more. The other parts sum to 5.00 ms, which alone"),
         (2.5, "sum to 5.00 ms, which alone would be 2.00x, but some of them would then pass at"),
         (1.5, "sum to 5.00 ms, which alone would be 2.00x, but queued kernels also have pauses"),
         (1.0, "would not make the run faster: something else"),
@@ -91,6 +95,36 @@ def test_a_gain_is_derived_and_explained_where_the_share_does_not_give_it(gain, 
     half = Part("idle-launch", "idle: launch", "gap-launch", "", ns=10_000_000, share=0.5)
     text = describe_removal(half, gain, 20_000_000, "the run", None, devices=2)
     assert says in text.replace(" on each device", "")
+
+
+def test_a_little_that_a_share_does_not_explain_is_said_too():
+    """45.0 ms are left where the other parts sum to 44.1 ms: a reader who subtracts is told why."""
+    sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
+    text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
+    assert "leave 45.0 ms of 83.5 ms" in text
+    assert "sum to 44.1 ms, which alone would be 1.89x, but what the host did meanwhile" in text
+    waits = CollectiveWaits(8, waiting_ns=600_000, transfer_ns=38_800_000, late=[])
+    late = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", waits)
+    assert "but the ranks would still wait for one another" in late
+    exact = describe_removal(sent, 83.5 / 44.1, 83_500_000, "the run", None)
+    assert "The other parts" not in exact
+
+
+def test_messages_of_sizes_that_read_the_same_are_one_row():
+    summary = summarise(made_up_capture.capture())
+    sizes = {26_560 * 4: 500, 26_561 * 4: 300, 4: 200}
+    collectives = [
+        CollectiveRow("all-reduce", "float32", size, 6, 3.0, ns, 1.0, exposed_ns=ns // 2)
+        for size, ns in sizes.items()
+    ]
+    steps = summary.steps or [Step("ProfilerStep#0", 0, 0, 1, 1)]
+    rows = describe_collectives(
+        msgspec.structs.replace(summary, collectives=collectives, steps=steps)
+    )
+    assert rows == [
+        ("all-reduce of 103.8 KiB float32, 6 per step", 800, 400),
+        ("all-reduce of 4 B float32, 3 per step", 200, 100),
+    ]
 
 
 def test_a_block_that_is_nearly_everything_has_its_ceiling_too():

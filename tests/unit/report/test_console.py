@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
+from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.selection import (
@@ -447,6 +448,31 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     assert "--gap" not in text
 
 
+def test_inside_communication_sums_to_the_block_and_time_over_shows_it(draw):
+    """Seven sizes: five rows, and the rest as one; and the strip tells it from computing."""
+    summary = summarise(load(CAPTURES / "synthetic-communication.json.gz"))
+    (use,) = summary.devices
+    part = use.wall_ns // 10
+    half = len(use.busy_strip) // 2
+    exposed = replace(
+        use,
+        compute_ns=3 * part,
+        exposed_communication_ns=7 * part,
+        busy_strip=[1.0] * 2 * half,
+        exposed_strip=[0.0] * half + [1.0] * half,
+    )
+    collectives = [
+        CollectiveRow("all-reduce", "float32", size << 20, 1, 1.0, part, 1.0, exposed_ns=part)
+        for size in range(1, 8)
+    ]
+    summary = replace(summary, devices=[exposed], collectives=collectives)
+    text = draw(render_summary, summary)
+    inside = text.split("3  What is inside it")[1].split("\n\n")[0]
+    assert inside.count("all-reduce of") == 5
+    assert re.search(r"20\.0% .* everything else$", inside, re.MULTILINE)
+    assert re.search(r"How busy over time \(░: communicating only\)\n.* █+░+$", text, re.MULTILINE)
+
+
 def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
     """All waits of a line are one row, with their sum."""
     summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
@@ -455,3 +481,7 @@ def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
     text = draw(render_summary, replace(summary, syncs=[wait, other]))
     (row,) = [line for line in text.splitlines() if "train.py(7): main" in line]
     assert "3.00 ms" in row
+    assert "The device works during most of this" not in text, "it is idle for longer"
+    busy = [replace(use, idle_ns=1_000_000) for use in summary.devices]
+    text = draw(render_summary, replace(summary, syncs=[wait, other], devices=busy))
+    assert "The device works during most of this" in text

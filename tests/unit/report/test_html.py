@@ -12,8 +12,9 @@ import pytest
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
-from bottleneck_lab.report.page.html import AnsweredQuestion, render_comparison_html, render_html
+from bottleneck_lab.report.page.html import render_comparison_html, render_html
 from bottleneck_lab.report.page.markup import Markup, tag
+from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
 
 from . import made_up, made_up_capture
 
@@ -52,14 +53,17 @@ def whole(timeline, verdict):
         title="idle-gpu",
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
-        diagnosis=[
-            AnsweredQuestion(
-                "What is the bottleneck?",
-                "input-bound",
-                "the device waits for 50% of the time",
-                True,
-            )
-        ],
+        diagnosis=Diagnosis(
+            [
+                AnsweredQuestion(
+                    "What is the bottleneck?",
+                    "input-bound",
+                    "the device waits for 50% of the time",
+                    True,
+                )
+            ],
+            "It is about capture 0001-torch.",
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from bottleneck_lab.analysis.ranks.collectives import (
     COMPUTING,
     LateRank,
 )
+from bottleneck_lab.analysis.ranks.departures import Departures
 from bottleneck_lab.analysis.what_if.removal import Removal
 
 OUTGROWN_SHARE = 0.25
@@ -112,7 +113,7 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
     what = "only communicated" if waited else "only communicated or waited for other ranks"
     evidence = (
         f"For {share:.0%} of the time a device {what}{waited}; {hidden:.0%} of all communication"
-        " overlaps computation."
+        f" overlaps computation.{_describe_departures(seen.departures)}"
     )
     if recorded < seen.world_size:
         evidence += (
@@ -126,6 +127,24 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
         )
     removal = Removal(causes=("communication",), communication=True)
     return [Detection(evidence, share, title, advice, removal=removal)]
+
+
+def _describe_departures(departures: Departures | None) -> str:
+    """Return a sentence about when gradients left, against the end of their backward; empty where
+    a capture does not show it.
+    """
+    if departures is None:
+        return ""
+    if not departures.early_bytes:
+        return (
+            " Every message to be reduced left only after the backward before it had ended on the"
+            " device, last gradient included."
+        )
+    early = departures.early_bytes / departures.bytes
+    return (
+        f" Of what was to be reduced, {early:.0%} left while the backward before it still ran on"
+        " the device."
+    )
 
 
 def late_ranks(seen: Evidence) -> list[Detection]:

@@ -53,6 +53,7 @@ Message = tuple[int, int, int]
 """A collective's name, type and size, as the device table has them."""
 Sizes = Counter[Message]
 """Time by message, ns."""
+_REDUCING = ("all-reduce", "reduce-scatter", "reduce")
 
 
 def exposed_by_size(timeline: Timeline, time: DeviceTime) -> Sizes:
@@ -95,6 +96,14 @@ def _collectives_of(timeline: Timeline, time: DeviceTime) -> NDArray[np.bool_]:
     device = timeline.device
     mine: NDArray[np.bool_] = (device.rank == time.rank) & (device.device == time.device)
     mine &= device.kind == ActivityKind.COMMUNICATION
+    return mine
+
+
+def reduces(timeline: Timeline) -> NDArray[np.bool_]:
+    """Return which rows of the device table are collectives that reduce, as gradients are sent."""
+    reducing = [collective_of(name) in _REDUCING for name in timeline.strings]
+    mine: NDArray[np.bool_] = np.array(reducing, dtype=bool)[timeline.device.name]
+    mine &= timeline.device.kind == ActivityKind.COMMUNICATION
     return mine
 
 

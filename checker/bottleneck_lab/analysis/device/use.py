@@ -72,6 +72,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
     """Idle time in which the device must have worked: work was waiting or being waited for."""
     busy_strip: list[float] = []
     """Share (0-1) of each of `STRIP` equal parts of the window in which the device was busy."""
+    exposed_strip: list[float] = []
+    """The same of the time in which it only communicated; empty where it never did."""
     outlasting_waits: int = 0
     """Waits of the host that went on after all recorded work had ended."""
     contradicted_waits: int = 0
@@ -87,12 +89,9 @@ class DeviceUse(msgspec.Struct, frozen=True):
         return self.busy_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
-    def working_share(self) -> float:
-        """Share (0–1) of the wall time in which the device computed or copied: waiting in
-        collectives is no work.
-        """
-        working = self.busy_ns - self.exposed_communication_ns
-        return working / self.wall_ns if self.wall_ns else 0.0
+    def compute_share(self) -> float:
+        """Share (0–1) of the wall time in which the device computed."""
+        return self.compute_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
     def working_ns(self) -> int:
@@ -237,11 +236,9 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
         name = infos[0].name if infos else ""
     causes, largest = explain_gaps(timeline, time, host)
     launching = iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation))
-    # In a window of fewer ns than parts, some parts have no length.
-    edges = np.linspace(*time.window, STRIP + 1).astype(np.int64)
-    # Rounding may put the last edge a little behind the window's end.
-    covered = np.diff(np.clip(edges, *time.window)) - np.diff(iv.covered_before(time.idle, edges))
-    lengths = np.maximum(np.diff(edges), 1)
+    exposed = time.exposed_communication
+    exposed_ns, exposed_strip = exposed.total, _strip(exposed, time.window)
+    del exposed  # of a large capture it is large, too
     return DeviceUse(
         rank=time.rank,
         device=time.device,
@@ -254,16 +251,31 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
         compute_ns=time.compute.total,
         communication_ns=time.communication.total,
         copy_ns=time.copy.total,
-        exposed_communication_ns=time.exposed_communication.total,
+        exposed_communication_ns=exposed_ns,
         exposed_copy_ns=time.exposed_copy.total,
         streams=len(different(time.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
         launching_ns=iv.clip(launching, *time.window).total,
         unseen_ns=unrecorded.stretches.total,
-        busy_strip=[round(share, 3) for share in (covered / lengths).tolist()],
+        busy_strip=_strip(time.idle, time.window, outside=True),
+        exposed_strip=exposed_strip if exposed_ns else [],
         outlasting_waits=unrecorded.outlasting,
         contradicted_waits=unrecorded.contradicted,
         waits=unrecorded.waits,
         early_rows=unrecorded.early,
     )
+
+
+def _strip(intervals: iv.Intervals, window: Window, *, outside: bool = False) -> list[float]:
+    """Return the share (0-1) of each of `STRIP` equal parts of the window that lies in the
+    intervals, or `outside`.
+    """
+    edges = np.linspace(*window, STRIP + 1).astype(np.int64)
+    covered = np.diff(iv.covered_before(intervals, edges))
+    if outside:
+        # Rounding may put the last edge a little behind the window's end.
+        covered = np.diff(np.clip(edges, *window)) - covered
+    # In a window of fewer ns than parts, some parts have no length.
+    shares = covered / np.maximum(np.diff(edges), 1)
+    return [round(share, 3) for share in shares.tolist()]

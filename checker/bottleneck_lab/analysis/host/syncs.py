@@ -24,8 +24,9 @@ class SyncRow(msgspec.Struct, frozen=True):
     around it ("" when it was called directly).
 
     `line` is the user's own line that waited, and `awaited` the work on the device that most of the
-    waiting was for, with the line that launched it in `awaited_line`: a wait is charged to the line
-    that waits, not to the line whose work it waits for. Lines are "" where the capture has none.
+    waiting was for, with the line that launched it in `awaited_line`, and for how long of the
+    waiting it ran: a wait is charged to the line that waits, not to the line whose work it waits
+    for. Lines are "" where the capture has none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SyncRow(msgspec.Struct, frozen=True):
     line: str = ""
     awaited: str = ""
     awaited_line: str = ""
+    awaited_ns: int = 0
 
 
 def find_causes(timeline: Timeline, calls: CallTree) -> list[str]:
@@ -104,7 +106,7 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
             waiting.rank[rows].tolist(), starts.tolist(), ends.tolist(), strict=True
         ):
             work[rank].add_times(start, end, times)
-        awaited, awaited_line = max(times, key=times.__getitem__)
+        (awaited, awaited_line), awaited_ns = max(times.items(), key=lambda item: item[1])
         syncs.append(
             SyncRow(
                 name=texts[name],
@@ -115,6 +117,7 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
                 line=texts[line],
                 awaited=texts[awaited],
                 awaited_line=texts[awaited_line],
+                awaited_ns=awaited_ns,
             )
         )
     return sorted(syncs, key=lambda row: -row.total_ns)

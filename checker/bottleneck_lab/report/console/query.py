@@ -11,21 +11,32 @@ from rich.text import Text
 
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.report.kernel_names import short_names
+from bottleneck_lab.report.words import format_bytes
 
 _LEAST_TEXT = 16
 """Columns of text that would be folded to fewer letters make a table that nobody can read."""
 
 
 def render_query(result: QueryResult, console: Console, *, short: bool) -> None:
-    """Print the rows to fit a terminal; with `short`, kernels have their short names."""
+    """Print the rows to fit a terminal; with `short`, kernels have their short names, and bytes the
+    units of a report.
+    """
     labels: dict[str, str] = {}
     if short and "name" in result.columns:
         names = [row[result.columns.index("name")] for row in result.rows]
         labels = short_names(name for name in names if isinstance(name, str))
-    cells = [[labels.get(str(value), _format_cell(value)) for value in row] for row in result.rows]
+    cells = [
+        [
+            format_bytes(value)
+            if short and column == "bytes" and isinstance(value, int)
+            else labels.get(str(value), _format_cell(value))
+            for column, value in zip(result.columns, row, strict=True)
+        ]
+        for row in result.rows
+    ]
     table, least_width = Table(box=box.SIMPLE_HEAD, pad_edge=False), 0
     for column, name in enumerate(result.columns):
-        number = all(isinstance(row[column], int | float) for row in result.rows)
+        number = all(isinstance(row[column], int | float | None) for row in result.rows)
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
         # A number stays on one line; a text may be folded, but not to a few letters a line.
         longest = max(len(row[column]) for row in cells)

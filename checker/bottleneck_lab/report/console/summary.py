@@ -46,7 +46,6 @@ from bottleneck_lab.report.kernel_names import short_names
 _MARK_COLUMNS = 5
 _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
-_WAITED = "Where the host waited, by share of the recording"
 _REST = "everything else"
 
 
@@ -129,23 +128,28 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
     if many:
         sheet.blank()
-        working = [(words.format_share_column(use.working_share), use) for use in summary.devices]
-        for _, alike in group_alike(working)[: 2 * TOP]:
-            sheet.share_bar(device_names(alike, summary), alike[0].working_share, "working")
+        computing = [(words.format_share_column(use.compute_share), use) for use in summary.devices]
+        for _, alike in group_alike(computing)[: 2 * TOP]:
+            sheet.share_bar(device_names(alike, summary), alike[0].compute_share, "computing")
 
 
 def _print_strips(sheet: Sheet, summary: Summary) -> None:
-    """Print how busy each device was from the first step to the last, left to right, with a mark
-    where the first rank's steps begin: where the one before was done, on host and device.
+    """Print how busy each device was from the first step to the last, left to right, and where it
+    mostly communicated only; with a mark where the first rank's steps begin: where the one before
+    was done, on host and device.
     """
     name_width = 14 if len(summary.devices) > 1 else 10
     width = max(20, min(sheet.width - name_width - 4, STRIP))
     strips = [
-        (sheet.strip(use.busy_strip, width), use) for use in summary.devices if use.busy_strip
+        (sheet.strip(use.busy_strip, width, use.exposed_strip), use)
+        for use in summary.devices
+        if use.busy_strip
     ]
     if not strips:
         return
-    sheet.heading("How busy over time")
+    exposed = any(sheet.signs.pale in strip for strip, _ in strips)
+    note = f" ({sheet.signs.pale}: communicating only)" if exposed else ""
+    sheet.heading(f"How busy over time{note}")
     for strip, alike in group_alike(strips)[:TOP]:
         name = sheet.fit(device_names(alike, summary), name_width)
         sheet.path(f"{name:{name_width}} {strip}", indent=2)
@@ -178,8 +182,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.line(sentence, indent=2)
     wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
+    _print_waits(sheet, summary)
     contents = {
-        _WAITED: _waits(summary),
         "Copies, by share of the recording": [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
             for row in summary.copies
@@ -236,11 +240,22 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
         print_gaps(sheet, summary, longest, 3)
     if lead.key == "communication":
         print_late_ranks(sheet, summary)
-    if summary.syncs:
-        # A few waits may be all that is left of a cause.
-        sheet.heading(_WAITED)
-        for name, ns, code in _waits(summary)[:TOP]:
-            sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns), code)
+    # A few waits may be all that is left of a cause.
+    _print_waits(sheet, summary)
+
+
+def _print_waits(sheet: Sheet, summary: Summary) -> None:
+    """Print where the host waited, and that the device works meanwhile, where it must have: all of
+    its idle time is less than half of the waits.
+    """
+    if not summary.syncs:
+        return
+    sheet.heading(words.WAITED)
+    waits = _waits(summary)
+    for name, ns, code in waits[:TOP]:
+        sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns), code)
+    if sum(ns for _, ns, _ in waits) > 2 * sum(use.idle_ns for use in summary.devices):
+        sheet.line(words.WAITED_BESIDE, indent=1, style="dim")
 
 
 def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
@@ -291,13 +306,13 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
 
 
 def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
-    """Return the largest contents of the block, longest first: name, ns, and the source of a
-    line.
+    """Return the largest contents of the block, longest first, and what is left of it: name, ns,
+    and the source of a line.
     """
     rows: list[tuple[str, int, str]]
     if biggest.cause:
-        return _host_during(summary, biggest)
-    if biggest.key == "copy":
+        rows = _host_during(summary, biggest)
+    elif biggest.key == "copy":
         rows = [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
             for row in summary.copies
@@ -311,20 +326,21 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
         short = short_names(row.name for row in summary.kernels)
         kernels = [row for row in summary.kernels if not row.communication]
         rows = [(short[row.name], row.total_ns, "") for row in kernels]
-    return sorted(rows, key=lambda row: -row[1])[:TOP]
+    largest = sorted(rows, key=lambda row: -row[1])[:TOP]
+    # Kernels side by side, or copies behind work, may sum to more than the block.
+    rest = biggest.ns - sum(ns for _, ns, _ in largest)
+    if largest and rest > _wall_ns(summary) // 1000:
+        largest.append((_REST, rest, ""))
+    return largest
 
 
 def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
-    """Return where the host was while devices were idle for one cause, and the rest of that time:
-    name, ns, and the source of a line.
+    """Return where the host was while devices were idle for one cause: name, ns, and the source of
+    a line.
     """
     times: Counter[str] = Counter()
     for use in summary.devices:
         for part in use.gap_causes:
             if part.cause == idle.cause:
                 times.update(dict(part.inside))
-    longest = times.most_common(TOP)
-    rest = idle.ns - sum(ns for _, ns in longest)
-    if longest and rest > _wall_ns(summary) // 1000:
-        longest.append((_REST, rest))
-    return [(name, ns, summary.code.get(name, "")) for name, ns in longest]
+    return [(name, ns, summary.code.get(name, "")) for name, ns in times.items()]

@@ -31,6 +31,7 @@ class Signs:
     full: str = "█"
     uncertain: str = "▒"
     empty: str = "░"
+    pale: str = "░"
     target: str = "┃"
     right: str = "✓"
     wrong: str = "✗"
@@ -43,6 +44,7 @@ ASCII_SIGNS = Signs(
     full="#",
     uncertain="+",
     empty=".",
+    pale="~",
     target="|",
     right="+",
     wrong="x",
@@ -143,16 +145,22 @@ class Sheet:
         self.blank()
         self.line(text, style="bold")
 
-    def strip(self, shares: Sequence[float], width: int) -> str:
-        """Draw shares (0–1) over time as `width` columns of different heights."""
+    def strip(
+        self, shares: Sequence[float], width: int, pale: Sequence[float] | None = None
+    ) -> str:
+        """Draw shares (0–1) over time as `width` columns of different heights; those of which more
+        than half is `pale` in a colour of their own.
+        """
         levels = " ▁▂▃▄▅▆▇█"
         if self.ascii:
             levels = " .:-=+*#"
-        edges = [round(column * len(shares) / width) for column in range(width + 1)]
-        groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
-        return "".join(
-            levels[round((len(levels) - 1) * min(1.0, sum(group) / len(group)))] for group in groups
-        )
+        drawn = []
+        for share, pale_share in zip(
+            _columns(shares, width), _columns(pale or [0.0] * len(shares), width), strict=True
+        ):
+            level = levels[round((len(levels) - 1) * min(1.0, share))]
+            drawn.append(self.signs.pale if pale_share > 0.5 else level)
+        return "".join(drawn)
 
     def bar(
         self, *, low: float, high: float, end: float, width: int, target: float | None = None
@@ -188,6 +196,13 @@ class Sheet:
         lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
         self.path(self.safe(lead) + self.fit(name, self.width - len(lead) - 2), indent=1)
         self.source(code, indent=len(lead) + 1)
+
+
+def _columns(shares: Sequence[float], width: int) -> list[float]:
+    """Return the mean of the shares in each of `width` columns."""
+    edges = [round(column * len(shares) / width) for column in range(width + 1)]
+    groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
+    return [sum(group) / len(group) for group in groups]
 
 
 def _cells(figure: float, end: float, width: int) -> int:

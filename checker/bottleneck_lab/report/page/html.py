@@ -31,7 +31,7 @@ from bottleneck_lab.report.page.scaling import scaling_section
 from bottleneck_lab.report.page.summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page.timeline import timeline_section
 from bottleneck_lab.report.page.verdict import (
-    AnsweredQuestion,
+    Diagnosis,
     attempts_section,
     circumstances_section,
     diagnosis_section,
@@ -49,7 +49,7 @@ class PageContent:
     title: str
     capture: Analysis | None = None
     attempts: Sequence[Verdict] = ()
-    diagnosis: Sequence[AnsweredQuestion] = ()
+    diagnosis: Diagnosis | None = None
     environment: Mapping[str, str] | None = None
     scaling: Sequence[Sweep] = ()
     calibration: Calibration | None = None
@@ -129,7 +129,13 @@ def build_timeline(page: PageContent) -> Section | None:
     timeline, summary, _ = page.capture
     packed = pack_timeline(page.capture, blind=page.blind)
     steps_ns = summary.wall_ns if summary.steps else 0
-    return timeline_section(packed, events=timeline.events, steps_ns=steps_ns, blind=page.blind)
+    return timeline_section(
+        packed,
+        events=timeline.events,
+        steps_ns=steps_ns,
+        before_ns=summary.start_ns - summary.origin_ns,
+        blind=page.blind,
+    )
 
 
 def build_counters(page: PageContent) -> Section | None:

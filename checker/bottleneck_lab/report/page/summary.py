@@ -106,6 +106,8 @@ def _figures(summary: Summary) -> Markup:
     states = ("operators running", "no operator running")
     if not summary.cpu_only:
         states = ("device busy, computing or copying", "device idle")
+    if any(use.communication_ns for use in summary.devices) and not summary.cpu_only:
+        states = ("device busy, computing, copying or communicating", "device idle")
     shown = {}
     for use in summary.memory[:1] if summary.of_memory else ():
         shown["memory at the peak"] = words.format_bytes(use.peak_bytes)

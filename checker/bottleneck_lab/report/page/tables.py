@@ -235,14 +235,15 @@ def waits_table(summary: Summary) -> Markup | None:
             f"{row.calls_per_step:.1f}" if summary.steps else f"{row.calls:,}",
             words.format_duration(row.total_ns),
             _name(words.describe_awaited(row)),
+            words.format_duration(row.awaited_ns) if row.awaited else "",
         ]
         for row in summary.syncs[:TOP]
     ]
     often = "calls"
     if summary.steps:
         often = "per step"
-    head = ["line or call that waited", "caused by", often, "total", "mostly for"]
-    return _table(head, cells, "Where the host waited", numeric=(2, 3))
+    head = ["line or call that waited", "caused by", often, "total", "longest for", "which ran for"]
+    return _table(head, cells, "Where the host waited for the device", numeric=(2, 3, 5))
 
 
 def copies_table(summary: Summary) -> Markup | None:

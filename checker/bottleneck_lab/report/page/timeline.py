@@ -31,18 +31,37 @@ _KEYS = (
     ("m", "sum up"),
 )
 
+_NO_PART = 0.01
+"""What lies outside the steps is named from this share (0-1) of their time on."""
+
 
 def timeline_section(
-    packed: PackedTimeline, *, events: int, steps_ns: int = 0, blind: bool = False
+    packed: PackedTimeline,
+    *,
+    events: int,
+    steps_ns: int = 0,
+    before_ns: int = 0,
+    blind: bool = False,
 ) -> Section:
     """Return the drawn timeline of `events` rows, with its legend and, for those who cannot see it,
-    a table of its lanes. `steps_ns`: how long the marked steps take together, where there are any.
+    a table of its lanes. `steps_ns`: how long the marked steps take together, where there are any,
+    and `before_ns` what comes before them.
     """
     span = words.format_duration(packed.head["span_ns"])
     hatched = "hatched in the colour of their cause"
     if blind:
         hatched = "hatched"
-    of_steps = f", of which the steps take {words.format_duration(steps_ns)}" if steps_ns else ""
+    of_steps = ""
+    if steps_ns:
+        of_steps = f", of which the steps take {words.format_duration(steps_ns)}"
+        after_ns = packed.head["span_ns"] - before_ns - steps_ns
+        outside = {"before the first": before_ns, "after the last": after_ns}
+        parts = [
+            f"{words.format_duration(ns)} {where}"
+            for where, ns in outside.items()
+            if ns > _NO_PART * steps_ns
+        ]
+        of_steps += f" ({' and '.join(parts)} in no step)" if parts else ""
     lead = (
         f"All {events:,} recorded events over {span}{of_steps}; gaps in a device's work are"
         f" {hatched}."

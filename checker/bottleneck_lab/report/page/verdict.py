@@ -34,6 +34,16 @@ class AnsweredQuestion:
     holds: bool | None = None
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answers of a diagnosis. `about` says which capture they are about, where that is not the
+    one of the report.
+    """
+
+    answers: Sequence[AnsweredQuestion]
+    about: str = ""
+
+
 def section(
     anchor: str, title: str, *children: str | Iterable[str | None] | None, lead: str = ""
 ) -> Section:
@@ -140,22 +150,25 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     )
 
 
-def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:
+def diagnosis_section(diagnosis: Diagnosis | None) -> Section | None:
     """Return the learner's answers beside what the capture shows."""
-    if not diagnosis:
+    if diagnosis is None:
         return None
     rows = []
-    for each in diagnosis:
+    for each in diagnosis.answers:
         mark: str = ""
         if each.holds is not None:
             sign, style, spoken = MARKS[each.holds]
             mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
         rows.append([mark, each.ask, each.answer or "not answered", each.evidence or "–"])
     head = ["", "question", "your answer", "what the capture shows"]
-    if not any(each.evidence for each in diagnosis):
+    if not any(each.evidence for each in diagnosis.answers):
         rows, head = [row[:-1] for row in rows], head[:-1]
     return section(
-        "diagnosis", "Your diagnosis", table(head, rows, caption="Your answers beside the evidence")
+        "diagnosis",
+        "Your diagnosis",
+        table(head, rows, caption="Your answers beside the evidence"),
+        lead=diagnosis.about,
     )
 
 
