@@ -248,6 +248,20 @@ def covered_within(intervals: Intervals, start: Ints, end: Ints) -> Ints:
     return covered
 
 
+def covered_until(intervals: Intervals, start: Ints, end: Ints, amount: Ints) -> Ints:
+    """Return the moment in each [start, end) by which `amount` of `intervals`, ns, has passed: at
+    least so much of them lies in it.
+    """
+    moments = start.copy()
+    for rows, near in _beside_rows(intervals, start, end):
+        if len(near.start):
+            before = _lengths_before(near)
+            passed = _covered(near, before, start[rows]) + amount[rows]
+            last = np.maximum(np.searchsorted(before, passed) - 1, 0)
+            moments[rows] = near.start[last] + passed - before[last]
+    return moments
+
+
 def meets(intervals: Intervals, start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Return a mask of the rows [start, end) of which some time is in `intervals`."""
     mask = np.zeros(len(start), dtype=bool)

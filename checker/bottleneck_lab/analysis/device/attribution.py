@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, Cause
 from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, PYTHON_NS, HostView
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import Ints
 
 LOADING_NS = 1_000_000
 """A launch takes 5 to 100 us; with lazy loading (CUDA 11.7 on) the first of a kernel loads it."""
@@ -72,6 +70,7 @@ def attribute(
         claims.add("ending", idle.where(idle.end == window.end))
     claims.add("devices", iv.intersect(queued, elsewhere))
     claims.add("queued", queued)
+    follows = _following_from_waits(claims.left, host, window)
     for cause, stretches in host.doing.items():
         claims.add(cause, stretches)
     # A launch that takes this long loads the kernel's code first; one that waits for room in the
@@ -86,7 +85,6 @@ def attribute(
     bounds = iv.join(*ends, *host.doing.values())
     launching = _bridged(iv.join(host.launching, bounds), BUSY_LAUNCHING_NS)
     near = _bridged(iv.join(host.active, bounds), PYTHON_NS)
-    waiting = _Waiting(idle, host)
     drained: list[iv.Intervals] = []
 
     def launching_late() -> Iterator[iv.Intervals]:
@@ -95,9 +93,8 @@ def attribute(
         """
         for part in iv.parts(claims.left):
             late = iv.intersect(part, launching)
-            follows = waiting.is_followed_by(late)
-            drained.append(late.where(follows))
-            yield _without_pauses(late.where(~follows), host, near)
+            drained.append(iv.intersect(late, follows))
+            yield _without_pauses(iv.subtract(late, follows), host, near)
 
     claims.take("launch", iv.end_to_end(launching_late()))
     claims.take("synchronisation", iv.end_to_end(drained))
@@ -138,60 +135,26 @@ def _bridged(calls: iv.Intervals, about_ns: int) -> iv.Intervals:
     return iv.close_holes(calls, int(limits[np.argmin(np.abs(np.log(limits / about_ns)))]))
 
 
-class _Waiting:
-    """The host's waits for a device that was `idle`, and what followed from them.
+def _following_from_waits(idle: iv.Intervals, host: HostView, window: Window) -> iv.Intervals:
+    """Return the time in which `idle` time follows from the host's having waited for the device.
 
-    A wait that was still open when the device ran dry, or ended within the gap, kept the host from
-    launching ahead: the whole gap follows from it. So do later gaps before the next wait, unless a
-    host that never waits would be late there too.
+    A host that never waits would be ahead by the work that the device did while this one waited,
+    and the first idle time after a wait would not be seen: as much of it as the host would be
+    ahead (Lindley's recursion for a queue: Proc. Camb. Phil. Soc. 48, 1952). The rest it would
+    leave, too. `idle`: without the device's own pauses. Idle time inside a wait is the wait's own.
     """
-
-    def __init__(self, idle: iv.Intervals, host: HostView) -> None:
-        self._idle = idle
-        # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from
-        # the start of the copy call right before it.
-        waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
-        self._waits = waits = waits.where(iv.meets(host.sync, *waits))
-        # From one wait's end to the next one's: the host's own time until it waits again, what the
-        # device then worked, and how long it was idle. Idle time inside the wait is the wait's own:
-        # counted here, it would add up over the steps until time after a wait seemed due to it.
-        returned, again, done = waits.end[:-1], waits.start[1:], waits.end[1:]
-        worked = done - returned - iv.covered_within(idle, returned, done)
-        slow = _host_bound(again - returned, worked, iv.covered_within(idle, returned, again))
-        self._held_up = iv.Intervals(returned, again).where(~slow)
-        self._host_bound = iv.Intervals(returned, done).where(slow)
-
-    def is_followed_by(self, late: iv.Intervals) -> NDArray[np.bool_]:
-        """Return a mask of the parts of idle time that follow from the host's having waited."""
-        waits = self._waits
-        if not len(waits.start):
-            return np.zeros(len(late.start), dtype=bool)
-        gap = np.searchsorted(self._idle.start, late.start, side="right") - 1
-        begin, end = self._idle.start[gap], self._idle.end[gap]
-        following = np.searchsorted(waits.end, begin)  # the first that ends after the gap begins
-        wait = np.minimum(following, len(waits.end) - 1)
-        follows = (waits.start[wait] <= begin) & (waits.end[wait] <= end)
-        follows &= following < len(waits.end)
-        follows |= iv.meets(self._held_up, begin, begin + 1)
-        follows &= ~iv.meets(self._host_bound, end - 1, end)
-        return follows
-
-
-def _host_bound(own: Ints, worked: Ints, idled: Ints) -> NDArray[np.bool_]:
-    """Return a mask of the stretches between waits whose idle time a host that never waits would
-    leave too, given its own time, the device's work and idle time in each, ns.
-
-    Without waits, what the device has left to do from earlier stretches covers those in which the
-    host needs longer (Lindley's recursion for a queue: Proc. Camb. Phil. Soc. 48, 1952). Where
-    that covers a part only, stretches are taken in turn so that the sum is right.
-    """
-    ahead = np.cumsum(worked - own)
-    late = -np.diff(np.minimum.accumulate(np.minimum(ahead, 0)), prepend=0)
-    slow = np.zeros(len(own), dtype=bool)
-    owed = 0
-    for i in np.flatnonzero(late).tolist():
-        owed += int(late[i])
-        if 2 * owed > idled[i]:
-            slow[i] = True
-            owed -= int(idled[i])
-    return slow
+    # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from the
+    # start of the copy call right before it.
+    waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
+    waits = iv.clip(waits.where(iv.meets(host.sync, *waits)), *window)
+    if not len(waits.start):
+        return iv.NONE
+    again = np.append(waits.start[1:], window.end)
+    worked = waits.lengths - iv.covered_within(idle, *waits)
+    idled = iv.covered_within(idle, waits.end, again)
+    # Less its lowest point so far, this is how far ahead the host would be after each wait.
+    ahead = np.cumsum(worked - np.append(0, idled[:-1]))
+    ahead -= np.minimum(0, np.minimum.accumulate(ahead - worked))
+    hidden = np.minimum(ahead, idled)
+    ends = iv.covered_until(idle, waits.end, again, hidden)
+    return iv.Intervals(waits.end, ends).where(hidden > 0)
