@@ -90,8 +90,8 @@ those of the runtime.
 class IdleCause:
     """One cause of idle time.
 
-    `label` is its name in reports, `colour` a class of page.css, and `sentence` completes "…ms idle
-    (…), in which …". `recognised_by` is its line in docs/analysis.md. `patterns` are names of the
+    `label` is its name in reports, `colour` a class of page.css, and `sentence` completes "In that
+    time …". `recognised_by` is its line in docs/analysis.md. `patterns` are names of the
     launching threads' `ranges`, `frames`, `operators` or `calls` that give it away; a cause
     without any is worked out by `device.attribution.attribute`. On a CPU nothing is launched, and a
     CPU that prepares input is not idle: `cpu_label` (whole, without "idle:") and `cpu_sentence` say

@@ -24,6 +24,7 @@ from bottleneck_lab.analysis.comparability import (
     find_differences,
 )
 from bottleneck_lab.analysis.device.kernel_matching import match_kernels
+from bottleneck_lab.analysis.host.line_matching import match_lines
 from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.statistics import (
@@ -78,7 +79,8 @@ class FigureChange(msgspec.Struct, frozen=True):
     """One figure before and after, ns a step: medians, or the means of what only some steps have.
     `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`; a
     bound that the samples cannot bear is None. `was`: what a renamed kernel, the kernels that a
-    fused one replaces, or copies of pageable memory that are of pinned memory now, were called.
+    fused one replaces, a line that was edited or moved, or copies of pageable memory that are of
+    pinned memory now, were called.
     """
 
     what: str
@@ -294,15 +296,17 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
     )
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
     was: dict[Key, tuple[str, ...]] = {("kernel", match.new): match.old for match in matches}
-    pinned = _pinned_since(*samples)
-    was |= pinned
+    one_for_one = _pinned_since(*samples)
+    lines = match_lines(*samples)
+    one_for_one |= {("line", name): ("line", lines[name]) for name in lines}
+    was |= {key: (name,) for key, (_, name) in one_for_one.items()}
     # Kernels before under the name that they have after; those that one took the place of, summed.
     renamed = dict(samples[0])
     for match in matches:
         replaced = [renamed.pop(("kernel", name)) for name in match.old]
         renamed["kernel", match.new] = np.sum(replaced, axis=0)
-    for key, (name,) in pinned.items():
-        renamed[key] = renamed.pop(("copy", name))
+    for key, old_key in one_for_one.items():
+        renamed[key] = renamed.pop(old_key)
     merged = renamed, samples[1]
     keys = _notable(merged)
     error_whole, error_part = ERROR_ALONE, ERROR_PART
@@ -337,16 +341,16 @@ def _comparable(observation: Observation, *, paired: bool, with_code: bool) -> S
     return series
 
 
-def _pinned_since(before: Series, after: Series) -> dict[Key, tuple[str, ...]]:
+def _pinned_since(before: Series, after: Series) -> dict[Key, Key]:
     """Return the copies of pinned memory that took the place of all those of pageable memory, each
-    with what they were called.
+    with these.
     """
-    changed: dict[Key, tuple[str, ...]] = {}
+    changed: dict[Key, Key] = {}
     for way in ("h2d", "d2h"):
         pageable, pinned = f"{way} pageable", f"{way} pinned"
         gone, new = before.keys() - after.keys(), after.keys() - before.keys()
         if ("copy", pageable) in gone and ("copy", pinned) in new:
-            changed["copy", pinned] = (pageable,)
+            changed["copy", pinned] = ("copy", pageable)
     return changed
 
 

@@ -219,7 +219,7 @@ def describe_capture(summary: Summary) -> str:
         whole = words.format_duration(summary.wall_ns)
         apart = f"; {whole} from the first rank's start to the last one's end"
     each = (
-        f"{words.format_duration(summary.step_mean_ns)} each (spread"
+        f"{words.format_duration(summary.step_mean_ns)} on average (spread"
         f" {words.format_share(summary.step_spread)})"
     )
     return f"{span}: {count} steps of {each}{ranks}, {events}{apart}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
+from bottleneck_lab.analysis.host.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
@@ -53,6 +54,10 @@ HIGHEST_SHOWN = 100.0
 EMULATED_KERNEL = "emulated: "
 """Begins the name of a kernel on an emulated device; the rest is that of its one operator."""
 
+UNADDED = 0.03
+"""Share of a step that its parts may lack or have too much without a word: each of those that are
+too short to be judged, and so not shown, is less than a sixth of this.
+"""
 MOST_APART = 1.1
 """How many times as large the ratio of the times shown may be as that of pairs of steps: a reader
 who divides them must not get another.
@@ -129,7 +134,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
             basis = "Times are for the median batch: a server has no steps."
         else:
             basis = "A side without marked steps has the times of its whole recording."
-    lines = [basis]
+    lines = [basis, *_describe_sums(comparison)]
     mean = comparison.mean_speedup
     if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         lines.append(
@@ -148,6 +153,26 @@ def describe_samples(comparison: Comparison) -> list[str]:
     if comparison.control is not None:
         lines.append(_describe_control(comparison.control))
     return lines
+
+
+def _describe_sums(comparison: Comparison) -> list[str]:
+    """State what the parts of a step come to, where that is not the step: a line or none."""
+    parts = [change for change in comparison.changes if change.group in ("device", "gap")]
+    if any(change.group == "gap" for change in parts):
+        parts = [change for change in parts if change.what != "idle"]  # its causes are there
+    whole = next(each for each in comparison.changes if each.group == "step")
+    sums = sum(part.before for part in parts), sum(part.after for part in parts)
+    wholes = whole.before, whole.after
+    pairs = list(zip(sums, wholes, ("before", "after"), strict=True))
+    if comparison.unit != "step" or all(
+        abs(together - step) <= UNADDED * step for together, step, _ in pairs
+    ):
+        return []
+    each = " and ".join(
+        f"{words.format_duration(together)} of {words.format_duration(step)} {when}"
+        for together, step, when in pairs
+    )
+    return [f"Each part has its own median step, so parts need not add up: to {each}."]
 
 
 def _describe_control(control: Control) -> str:
@@ -191,6 +216,13 @@ def label_change(change: FigureChange, kernels: Mapping[str, str]) -> str:
     name = _LABELS.get((change.group, change.what)) or kernels.get(change.what, change.what)
     if not change.was:
         return name
+    if change.group == "line":
+        # What happened to it stands first: in a terminal, a line is cut.
+        (before,) = change.was
+        (function, old_source), (_, source) = split_line(before), split_line(name)
+        if old_source == source:
+            return f"moved {name} (was in {function})"
+        return f"edited {name} (was {old_source})"
     was = f"{len(change.was)} kernels"
     if len(change.was) == 1:
         was = short_name(change.was[0])

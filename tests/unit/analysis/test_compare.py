@@ -18,6 +18,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_samples,
     describe_speedup,
     format_ratio,
+    label_change,
 )
 from bottleneck_lab.trace.names import LINES_OF, MODELLED_HOST
 
@@ -196,7 +197,7 @@ def test_copies_that_are_pinned_now_are_compared_with_the_pageable_ones():
         return {("copy", f"h2d {memory}"): np.ones(3), ("copy", "d2h pageable"): np.ones(3)}
 
     pageable, pinned = copies("pageable"), copies("pinned")
-    assert _pinned_since(pageable, pinned) == {("copy", "h2d pinned"): ("h2d pageable",)}
+    assert _pinned_since(pageable, pinned) == {("copy", "h2d pinned"): ("copy", "h2d pageable")}
     assert _pinned_since(pageable, pageable | pinned) == {}, "some still go through pageable memory"
 
 
@@ -413,6 +414,25 @@ def test_lines_are_told_again_by_their_source_or_else_by_their_function(tmp_path
         "train.py: train: loss = model(batch)": (100_000, 0),
     }
     assert changed([before] * 2, [after] * 2) == {}
+
+
+def test_an_edited_or_moved_line_is_not_gone(tmp_path):
+    names = [f"train.py({number}): train" for number in (10, 11, 12)]
+    before = lines_of_a_loop(tmp_path, dict(zip(names, (400, 300, 200), strict=True)))
+    moved = "train.py(5): step"
+    after = lines_of_a_loop(tmp_path, {names[0]: 100, moved: 300})
+    sources = "total += loss.item()", "loss.backward()", "seen += mask.sum().item()"
+    codes = (
+        dict(zip(names, sources, strict=True)),
+        {names[0]: "total += loss.detach()", moved: "loss.backward()"},
+    )
+    changes = compare(observe(before, codes[0]), observe(after, codes[1])).changes
+    shown = {label_change(c, {}): (c.before, c.after) for c in changes if c.group == "line"}
+    assert shown == {
+        "edited train.py: train: total += loss.detach() (was total += loss.item())": (4e5, 1e5),
+        "moved train.py: step: loss.backward() (was in train.py: train)": (3e5, 3e5),
+        "train.py: train: seen += mask.sum().item()": (2e5, 0),
+    }
 
 
 def test_the_operator_that_came_for_others_is_named_however_short_it_is(timelines):

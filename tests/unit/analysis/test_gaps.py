@@ -5,9 +5,12 @@ written by hand, of which it is known what they would take without waits.
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.analysis.steps.figures import find_step_parts
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.measure.virtual_gpu.clock import LOOP
 
 KERNELS = 8
@@ -77,6 +80,21 @@ def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, ste
     assert blamed / 1000 == pytest.approx(with_waits - without, abs=0.02 * with_waits)
     gain = summary.gains.get("idle-synchronisation", 1.0)
     assert gain == pytest.approx(with_waits / without, rel=0.03)
+
+
+@pytest.mark.parametrize("step", [SLOW_HOST, (2.0, 1.5), (2.0, 1.8), LIGHT])
+def test_equal_steps_are_idle_for_equal_causes(tmp_path, step):
+    _, events = run([step] * 20, waits=True)
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    analysis = analyse(load(tmp_path / "x.json"))
+    parts = find_step_parts(analysis.times, analysis.summary.steps)
+    # Before the second step nothing was waited for.
+    usual = {key: values[2:-1] for key, values in parts.items()}
+    for key, values in usual.items():
+        assert values.max() - values.min() <= 2_000, key
+    costs = [each.cost_ns for each in analysis.summary.steps][2:-1]
+    medians = sum(float(np.median(values)) for values in usual.values())
+    assert medians == pytest.approx(np.median(costs), rel=0.005)
 
 
 def test_time_after_a_wait_is_not_due_to_it_where_the_host_is_slow_in_every_step(tmp_path):

@@ -338,7 +338,7 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     summary = summarise(merge_ranks(ranks))
     assert sum(use.wall_ns for use in summary.devices) == 2_000_000
     line = describe_capture(summary)
-    assert line.startswith("1.00 ms: 2 steps of 500 µs each")
+    assert line.startswith("1.00 ms: 2 steps of 500 µs on average")
     assert line.endswith("; 1.30 ms from the first rank's start to the last one's end")
 
 

@@ -4,6 +4,7 @@ A gap ends when the next activity starts. What the launching threads did in it i
 in a fixed order, and each stretch goes to the first cause that covers it; but where the next
 activity was launched before the gap began, the host is not to blame. Of what is left, only
 stretches in which the host launched one thing after another are `launch`: it was late all the same.
+The first of these after a wait follow from it: as much as the device worked during the wait.
 Where it launched nothing for long, it was between two steps, ran operators of its own, or did
 something that was not recorded. Without marked steps, what lies before the first and after the last
 work of a device is its start-up and its end, whatever the host did in them.

@@ -22,8 +22,8 @@ IN_OPERATORS = ("launch", "synchronisation", "copy", "allocation", "host")
 
 
 class GapCause(msgspec.Struct, frozen=True):
-    """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one
-    sentence; `sure` says what the cause rests on; `line` is the user's own code that ran for most
+    """Idle time of one cause. `gaps` counts the gaps that it has a part of; `evidence` is two
+    sentences; `sure` says what the cause rests on; `line` is the user's own code that ran for most
     of it, or the operator in work on the host; empty where neither was recorded. `inside`: the
     lines, operators or marked ranges that the host was in meanwhile, each with its part of
     `idle_ns`.
@@ -58,14 +58,11 @@ def explain_gaps(
     """Return (idle time by cause, which sums to `time.idle.total`; the largest gaps) of one device,
     both largest first.
     """
-    main = _main_causes(time)
-    counts = np.bincount(main, minlength=len(time.causes)).tolist()
     causes = [
-        _explain(timeline, time, host, cause, count)
-        for cause, count in zip(time.causes, counts, strict=True)
-        if time.causes[cause].total
+        _explain(timeline, time, host, cause) for cause, part in time.causes.items() if part.total
     ]
-    return sorted(causes, key=lambda row: -row.idle_ns), _largest(timeline, time, host, main)
+    largest = _largest(timeline, time, host, _main_causes(time))
+    return sorted(causes, key=lambda row: -row.idle_ns), largest
 
 
 def _main_causes(time: DeviceTime) -> TinyInts:
@@ -85,18 +82,17 @@ def _main_causes(time: DeviceTime) -> TinyInts:
     return main
 
 
-def _explain(
-    timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause, count: int
-) -> GapCause:
-    """Return the idle time of one cause, which has the largest part of `count` gaps."""
+def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause) -> GapCause:
+    """Return the idle time of one cause."""
     part, row = time.causes[cause], CAUSE_OF[cause]
     share = part.total / time.window.length
     state, sentence = "idle", row.sentence
     if not len(timeline.device):
         state, sentence = "without an operator", row.cpu_sentence or row.sentence
+    gaps = _gaps_with(part, time.idle)
     evidence = (
-        f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in"
-        f" {counted(count, 'gap')}, in which {sentence}."
+        f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), in {counted(gaps, 'gap')}."
+        f" In that time {sentence}."
     )
     line, inside = "", []
     if share >= LEAST_LINE_SHARE:
@@ -106,7 +102,17 @@ def _explain(
         if not line and cause == "host":
             line = operator_during(timeline, part, time.rank)
     sure = how_sure(cause, host)
-    return GapCause(cause, part.total, share, count, evidence, sure, line, inside)
+    return GapCause(cause, part.total, share, gaps, evidence, sure, line, inside)
+
+
+def _gaps_with(part: iv.Intervals, idle: iv.Intervals) -> int:
+    """Return how many gaps have some of a cause's stretches, each of which lies in one gap."""
+    count, last = 0, -1
+    for stretches in iv.parts(part):
+        gap = np.searchsorted(idle.start, stretches.start, side="right") - 1
+        count += np.count_nonzero(np.diff(gap, prepend=last))
+        last = int(gap[-1])
+    return count
 
 
 def _largest(timeline: Timeline, time: DeviceTime, host: HostView, main: TinyInts) -> list[Gap]:

@@ -28,6 +28,12 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         f"{words.format_duration(length)}, from {_moment(selection.start_ns)} to"
         f" {_moment(selection.end_ns)}"
     )
+    # A kernel may run in it whose operator did not: their counts then differ.
+    sheet.line(
+        "What began before it or ends after it is listed, too, with its time inside.",
+        indent=1,
+        style="dim",
+    )
     rows = []
     for device in selection.devices:
         parts = {
