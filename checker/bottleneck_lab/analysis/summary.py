@@ -305,7 +305,7 @@ def _evidence(
         copies=find_copies(inside),
         syncs=host.syncs,
         lines=host.lines,
-        launches=find_launches(inside),
+        launches=find_launches(inside, timeline),
         memory=find_memory(inside),
         stragglers=find_stragglers(timeline),
         step_ns=[step.cost_ns for step in steps],

@@ -29,6 +29,7 @@ from bottleneck_lab.analysis.what_if.replay import PAUSE_NS
 from bottleneck_lab.report import words
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64
+from bottleneck_lab.wording import counted
 
 _NEARLY_WHOLE = 0.95
 """Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
@@ -237,6 +238,12 @@ def describe_steps(summary: Summary) -> str:
     if steps[0].name.startswith(STEP) and number and int(number[1]) > 0:
         sentences.append(
             f"Recorded from {steps[0].name} on, counted from 0; the steps before it are warm-up."
+        )
+    before = sum(use.launched_before for use in summary.launches)
+    if before:
+        sentences.append(
+            f"{counted(before, 'kernel')} launched before the first of these steps ran in it: lists"
+            " of kernels count what ran in the steps, lists of operators what they launched."
         )
     if any(abs(step.duration_ns - step.cost_ns) > _UNLIKE * step.cost_ns for step in steps):
         lengths = sorted(step.duration_ns for step in steps)

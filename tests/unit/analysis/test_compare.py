@@ -417,20 +417,25 @@ def test_lines_are_told_again_by_their_source_or_else_by_their_function(tmp_path
 
 
 def test_an_edited_or_moved_line_is_not_gone(tmp_path):
-    names = [f"train.py({number}): train" for number in (10, 11, 12)]
-    before = lines_of_a_loop(tmp_path, dict(zip(names, (400, 300, 200), strict=True)))
+    names = [f"train.py({number}): train" for number in (10, 11, 12, 13)]
+    before = lines_of_a_loop(tmp_path, dict(zip(names, (400, 300, 200, 100), strict=True)))
     moved = "train.py(5): step"
-    after = lines_of_a_loop(tmp_path, {names[0]: 100, moved: 300})
-    sources = "total += loss.item()", "loss.backward()", "seen += mask.sum().item()"
+    after = lines_of_a_loop(tmp_path, {names[0]: 100, moved: 300, names[3]: 50})
+    sources = "total += loss.item()", "loss.backward()", "seen += mask.sum().item()", "y = f(x)"
     codes = (
         dict(zip(names, sources, strict=True)),
-        {names[0]: "total += loss.detach()", moved: "loss.backward()"},
+        {
+            names[0]: "total += loss.detach()",
+            moved: "loss.backward()",
+            names[3]: "y = torch.compile(model)",
+        },
     )
     changes = compare(observe(before, codes[0]), observe(after, codes[1])).changes
     shown = {label_change(c, {}): (c.before, c.after) for c in changes if c.group == "line"}
     assert shown == {
         "edited train.py: train: total += loss.detach() (was total += loss.item())": (4e5, 1e5),
         "moved train.py: step: loss.backward() (was in train.py: train)": (3e5, 3e5),
+        "edited train.py: train: y = torch.compile(model) (was y = f(x))": (1e5, 5e4),
         "train.py: train: seen += mask.sum().item()": (2e5, 0),
     }
 

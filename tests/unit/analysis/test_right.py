@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.report.breakdown import describe_steps
 from bottleneck_lab.report.words import describe_wait
 from bottleneck_lab.trace import merge_ranks
 
@@ -494,6 +495,17 @@ def test_work_that_is_launched_after_the_last_step_is_not_the_steps(tmp_path):
     assert summary.wall_ns == 100_200_000
     assert summary.steps[-1].cost_ns == 50_000_000
     assert summary.kernels[0].total_ns == 100_000_000
+
+
+def test_work_that_was_launched_before_the_first_step_is_said_to_run_in_it(tmp_path):
+    earlier = [
+        event("cuda_runtime", "cudaLaunchKernel", -50, 5, correlation=9),
+        kernel(20, 100, correlation=9),
+    ]
+    summary = summed_up(tmp_path, *earlier, *_running_ahead(2))
+    (use,) = summary.launches
+    assert (use.kernels, use.launched_before, use.kernels_per_step) == (3, 1, 1)
+    assert "1 kernel launched before the first of these steps" in describe_steps(summary)
 
 
 def test_steps_without_any_work_of_the_device_show_no_bottleneck(tmp_path):

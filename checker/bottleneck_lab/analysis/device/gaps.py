@@ -110,7 +110,7 @@ def _gaps_with(part: iv.Intervals, idle: iv.Intervals) -> int:
     count, last = 0, -1
     for stretches in iv.parts(part):
         gap = np.searchsorted(idle.start, stretches.start, side="right") - 1
-        count += np.count_nonzero(np.diff(gap, prepend=last))
+        count += int((np.diff(gap, prepend=last) > 0).sum())
         last = int(gap[-1])
     return count
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.analysis.steps.window import host_window, launch_times, step_rows
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
@@ -58,7 +58,8 @@ class KernelRow(msgspec.Struct, frozen=True):
 class LaunchUse(msgspec.Struct, frozen=True):
     """The way that kernels reach a device. `delay` runs from the start of the launching call to the
     start of the kernel; `queue_depth` counts, at each launch, the kernels launched and not yet
-    started.
+    started. `kernels` ran in the window; `launched_before` of them were launched before the first
+    step, which is no part of `kernels_per_step`.
     """
 
     rank: int
@@ -71,6 +72,7 @@ class LaunchUse(msgspec.Struct, frozen=True):
     median_delay_ns: int
     median_queue_depth: float
     max_queue_depth: int
+    launched_before: int = 0
 
 
 def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
@@ -155,17 +157,33 @@ def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
     )
 
 
-def find_launches(timeline: Timeline) -> list[LaunchUse]:
-    """Return one entry per device that ran kernels."""
+def find_launches(timeline: Timeline, whole: Timeline) -> list[LaunchUse]:
+    """Return one entry per device that ran kernels in the window, of which `timeline` is; `whole`
+    is the capture, which knows of launches before the window.
+    """
     uses = []
     table, kernels = timeline.device, kernel_rows(timeline.device)
     for rank, device in devices_of(table, kernels):
         rows = kernels[(table.rank[kernels] == rank) & (table.device[kernels] == device)]
-        uses.append(_launch_use(timeline, rows, rank, device))
+        before = _launched_before(whole, rank, device)
+        uses.append(_launch_use(timeline, rows, rank, device, before))
     return uses
 
 
-def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int) -> LaunchUse:
+def _launched_before(timeline: Timeline, rank: int, device: int) -> int:
+    """Return how many kernels that ran in the window were launched before the first step."""
+    if not len(step_rows(timeline)):
+        return 0
+    table, begin = timeline.device, host_window(timeline, rank).start
+    rows = kernel_rows(table)
+    rows = rows[int(np.searchsorted(table.start[rows], begin)) :]
+    rows = rows[(table.rank[rows] == rank) & (table.device[rows] == device)]
+    return int((launch_times(timeline, rows) < begin).sum())
+
+
+def _launch_use(
+    timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int, before: int
+) -> LaunchUse:
     duration = timeline.device.end[rows] - timeline.device.start[rows]
     # Only kernels whose call was recorded tell how they were launched.
     known = rows[timeline.launched_by[rows] >= 0]
@@ -178,13 +196,14 @@ def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: i
         rank=rank,
         device=device,
         kernels=len(rows),
-        kernels_per_step=len(rows) / steps,
+        kernels_per_step=(len(rows) - before) / steps,
         median_kernel_ns=int(np.median(duration)),
         short_share=float((duration < SHORT_NS).mean()),
         launch_call_ns=int(np.median(call_length)) if len(call_length) else 0,
         median_delay_ns=int(np.median(started - called)) if len(called) else 0,
         median_queue_depth=float(np.median(depth)) if len(depth) else 0.0,
         max_queue_depth=int(depth.max(initial=0)),
+        launched_before=before,
     )
 
 
