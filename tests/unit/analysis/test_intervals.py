@@ -64,6 +64,10 @@ def test_time_within_stretches(first, second, start, length):
     assert covered[0] == len(a & inside)
     assert covered[1:].tolist() == [len(a & set(range(s, e))) for s, e in second]
     assert (iv.meets(made(first), rows[:, 0], rows[:, 1]) == (covered > 0)).all()
+    half = (covered + 1) // 2
+    until = iv.covered_until(made(first), rows[:, 0], rows[:, 1], half)
+    assert ((until <= rows[:, 1]) | (half == 0)).all()
+    assert (iv.covered_within(made(first), rows[:, 0], until)[half > 0] == half[half > 0]).all()
 
 
 @given(pairs)
