@@ -124,7 +124,7 @@ def format_duration(ns: float) -> str:
         if abs(ns) >= size:
             value = ns / size
             # Three digits in all: 1.23, 12.3, 123.
-            decimals = (abs(value) < 10) + (abs(value) < 100)
+            decimals = int(abs(value) < 10) + int(abs(value) < 100)
             return f"{value:,.{decimals}f} {unit}"
     return f"{ns:.0f} ns"
 

@@ -176,8 +176,8 @@ def compare(all_theirs: list[EmulatedRun], all_shipped: list[EmulatedRun]) -> Ra
 def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     """Return the notes of a verdict: the few figures that explain it, then what they rest on."""
     m = measurement
-    # Of the figures as they are printed, so that the parts add up.
-    idle_ms = round(m.step_ms, 2) - round(m.compute_ms, 2) - round(m.exposed_ms, 2)
+    # Of the figures as they are printed, so that the parts add up; never -0.00.
+    idle_ms = max(0.0, round(m.step_ms, 2) - round(m.compute_ms, 2) - round(m.exposed_ms, 2))
     lines = [
         (
             f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms per step = {m.compute_ms:.2f}"
