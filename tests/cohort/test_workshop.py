@@ -212,6 +212,7 @@ def look_at_folds(page, address: str, person: str) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     look(page, "workshop-unfolded")
     page.goto(f"{address}/people/{person}")
+    page.select_option("#into", index=1)
     page.click("summary:text-is('Merge')")
     page.click("button:has-text('Merge ')")
     page.wait_for_selector("text=Nothing is saved yet")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from bottleneck_lab.analysis.host.view import (
+from bottleneck_lab.analysis.host.calls import (
     ALLOCATION_CALL,
     COPY_CALL,
     PYTHON_NS,

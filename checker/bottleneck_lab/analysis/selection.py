@@ -11,9 +11,9 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.time import CPU, DeviceTime
 from bottleneck_lab.analysis.device.transfers import largest_messages
+from bottleneck_lab.analysis.host.calls import SYNC_CALL
 from bottleneck_lab.analysis.host.lines import longest_line
 from bottleneck_lab.analysis.host.syncs import SyncRow, longest_waiting_line
-from bottleneck_lab.analysis.host.view import SYNC_CALL
 from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Timeline

@@ -18,7 +18,8 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, Cause
-from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, PYTHON_NS, HostView
+from bottleneck_lab.analysis.host.calls import PYTHON_NS
+from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, HostView
 from bottleneck_lab.analysis.steps.window import Window
 
 LOADING_NS = 1_000_000

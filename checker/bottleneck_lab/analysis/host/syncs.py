@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.calls import PYTHON_NS, SYNC_CALL
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
-from bottleneck_lab.analysis.host.view import PYTHON_NS, SYNC_CALL
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.steps.window import host_window, step_rows
 from bottleneck_lab.trace.timeline import SmallInts, Timeline, take

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, COPY_CALL, PYTHON_NS, SYNC_CALL
 from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE
@@ -21,23 +22,6 @@ COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
 """Ranges of the libraries for collectives on the CPU, on threads of their own, from queueing to
 done.
 """
-SYNC_CALL = re.compile(
-    r"^(?:cuda|cu|hip)(?:DeviceSynchronize|StreamSynchronize|EventSynchronize|CtxSynchronize"
-    r"|StreamWaitValue\w*|Memcpy(?:2D|3D|HtoD|DtoH|DtoD)?)(?:_ptsz|_v\d+\w*)?$"
-    # Intel's runtimes: Unified Runtime and Level Zero
-    r"|^ur(?:QueueFinish|EventWait)|^ze(?:CommandQueueSynchronize|CommandListHostSynchronize"
-    r"|EventHostSynchronize|FenceHostSynchronize)$"
-)
-ALLOCATION_CALL = re.compile(
-    r"^(?:cuda|cu|hip)(?:Malloc|Free|MallocHost|HostAlloc|FreeHost|Mem(?:Alloc|Free)\w*"
-    r"|Mem(?:Map|Unmap|Create|Release)|MallocAsync)(?:_v\d+\w*)?$"
-    r"|^urUSM(?:\w*Alloc|Free)|^zeMem(?:Alloc\w*|Free)$"
-)
-COPY_CALL = re.compile(
-    r"^(?:cuda|cu|hip)Memcpy\w*Async|^urEnqueue(?:USM|Mem)\w*(?:Memcpy|Copy|Read|Write)"
-    r"|^zeCommandListAppendMemoryCopy",
-    re.IGNORECASE,
-)
 LAUNCH_CALL = re.compile(
     # Not cudaLaunchHostFunc: that runs a function of the host, in the stream's turn.
     r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)"
@@ -53,10 +37,6 @@ that are named like them.
 BUSY_LAUNCHING_NS = 500_000
 """A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for
 longer than this does something else.
-"""
-PYTHON_NS = 200_000
-"""A host that launches operators makes a call every 5 to 100 us: between two launches further apart
-than this, and without an operator, it does something else.
 """
 LONG_LAUNCH_NS = 20_000
 """A launch that takes longer waits for room in the queue, or loads the kernel's code first."""

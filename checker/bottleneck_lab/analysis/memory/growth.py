@@ -7,8 +7,8 @@ import itertools
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL
 from bottleneck_lab.analysis.host.lines import code_at
-from bottleneck_lab.analysis.host.view import ALLOCATION_CALL
 from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
 from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.host.calls import SYNC_CALL
 from bottleneck_lab.analysis.host.lines import line_tracks
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
@@ -24,7 +25,6 @@ from bottleneck_lab.analysis.host.operators import (
     nearest_above,
     own_times,
 )
-from bottleneck_lab.analysis.host.view import SYNC_CALL
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.steps.window import (
     Step,

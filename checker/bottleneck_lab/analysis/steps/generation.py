@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads
+from bottleneck_lab.analysis.host.calls import SYNC_CALL
+from bottleneck_lab.analysis.host.view import launching_threads
 from bottleneck_lab.analysis.rows import named, names_in, union_of
 from bottleneck_lab.trace.timeline import Ints, Timeline, take
 
