@@ -88,7 +88,7 @@ def lab_at_terminal(
 
 
 def _read(terminal: BinaryIO, timeout_s: float) -> bytes:
-    """What is shown next; nothing once the program has ended."""
+    """Return the next output; empty once the program has ended."""
     if not select.select([terminal], [], [], timeout_s)[0]:
         raise TimeoutError
     try:

@@ -910,7 +910,7 @@ class TestDev:
     def test_a_lab_is_gone_through_as_a_learner_meets_it(self, learner):
         done = learner.lab("dev", "play", "slow", "--solution")
         assert done.returncode in (0, 3), done.stdout + done.stderr
-        told = [line[2:] for line in done.stdout.splitlines() if line.startswith("$ ")]
+        next_commands = [line[2:] for line in done.stdout.splitlines() if line.startswith("$ ")]
         commands = [
             "cat",
             "lab start",
@@ -924,9 +924,9 @@ class TestDev:
             "cp solutions/slow/work.py",
             "lab check",
         ]
-        assert [line.startswith(command) for line, command in zip(told, commands, strict=True)] == [
-            True
-        ] * len(commands)
+        assert [
+            line.startswith(command) for line, command in zip(next_commands, commands, strict=True)
+        ] == [True] * len(commands)
         seen, *verdicts = done.stdout.split("$ lab check")
         blind, _, open_ = seen.partition("Committed:")
         assert "Findings, costliest first" not in blind

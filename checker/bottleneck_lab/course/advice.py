@@ -22,7 +22,7 @@ from bottleneck_lab.workspace.folder import Workspace
 _CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
 (_CAPTURE_MECHANISM,) = ADVICE["the mechanism is still there"]
 _SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is"}
-"""What a report shows, by the advice to capture the code first."""
+"""Subject of a report, by the advice to capture the code first."""
 
 MOST_LINES = 4
 """Lines that advice names: those that hold most."""

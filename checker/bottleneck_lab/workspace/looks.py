@@ -1,4 +1,4 @@
-"""What the learner has already looked at, so that no next step asks for it again."""
+"""The record of what the learner has looked at, so that no next step repeats it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bottleneck_lab.workspace.folder import Workspace, read_json
 
 
 class Looks(msgspec.Struct, frozen=True):
-    """What was looked at in a workspace.
+    """The reports and runs looked at in a workspace.
 
     `runs`: by the hash of the code that `lab run` ran, True if it ran to its end. `reports`: by a
     capture's name, how much its latest report showed.

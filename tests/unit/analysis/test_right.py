@@ -497,7 +497,7 @@ def test_work_that_is_launched_after_the_last_step_is_not_the_steps(tmp_path):
     assert summary.kernels[0].total_ns == 100_000_000
 
 
-def test_work_that_was_launched_before_the_first_step_is_said_to_run_in_it(tmp_path):
+def test_work_launched_before_the_first_step_is_reported_as_running_in_it(tmp_path):
     earlier = [
         event("cuda_runtime", "cudaLaunchKernel", -50, 5, correlation=9),
         kernel(20, 100, correlation=9),

@@ -18,7 +18,7 @@ class Watched:
         self.bar, self.report = bar_of(Console(file=io.StringIO()), lambda: self.now)
 
     def drawn(self) -> ProgressBar:
-        """What the bar's column draws now."""
+        """Return the bar as its column draws it now."""
         return self.bar.columns[1](self.bar.tasks[0])
 
 

@@ -1,4 +1,4 @@
-"""What a check advises, after what was done in this folder already."""
+"""The advice of a check, after what was done in this folder already."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def capture(workspace) -> None:
     make_capture(workspace, "torch", fill)
 
 
-def test_a_capture_of_the_checked_code_is_not_asked_for_again(start):
+def test_advice_does_not_request_a_second_capture_of_the_checked_code(start):
     workspace = start("stuttering-tagger")
     assert advised(workspace, slow(workspace)) == ADVICE["correct but slow"], "there is none"
     capture(workspace)

@@ -1,4 +1,4 @@
-"""What a story counts is so in the program and in its capture: how often, how many, how much."""
+"""Counts in a story hold in the program and in its capture: how often, how many, how much."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def first_busy(s: Summary) -> float:
 
 
 def costs(s: Summary) -> list[int]:
-    """What each step took, without the first, which has nothing before it."""
+    """Return the time of each step, without the first, which has nothing before it."""
     return [step.cost_ns for step in s.steps][1:]
 
 

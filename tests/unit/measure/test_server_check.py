@@ -388,7 +388,7 @@ class Gpu:
 
 @pytest.fixture
 def on_gpu():
-    """What a check has on `cuda`."""
+    """The context of a check on `cuda`."""
     return SimpleNamespace(device="cuda", settings=InferenceServerSettings(), clock=PhaseClock())
 
 

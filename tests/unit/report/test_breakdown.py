@@ -97,7 +97,7 @@ def test_a_gain_is_derived_and_explained_where_the_share_does_not_give_it(gain, 
     assert says in text.replace(" on each device", "")
 
 
-def test_a_little_that_a_share_does_not_explain_is_said_too():
+def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     """45.0 ms are left where the other parts sum to 44.1 ms: a reader who subtracts is told why."""
     sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)

@@ -32,7 +32,7 @@ _KEYS = (
 )
 
 _NO_PART = 0.01
-"""What lies outside the steps is named from this share (0-1) of their time on."""
+"""Time outside the steps is named from this share (0-1) of their time on."""
 
 
 def timeline_section(

@@ -83,7 +83,7 @@ class InferenceBench(Bench[InferenceServerSettings]):
             triton=triton,
         )
 
-    def session(self, role: Role, folder: Path) -> DeviceSession:  # noqa: ARG002 - it was opened on it
+    def session(self, role: Role, folder: Path) -> DeviceSession:  # noqa: ARG002 - opened on it
         session = self.servers[role]
         session.begin()
         return session
