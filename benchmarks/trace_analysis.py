@@ -43,7 +43,10 @@ PEER = "traceinsight==0.6.1"
 OURS = """
 import sys, json
 from bottleneck_lab import load, summarise
-from bottleneck_lab.trace.fast.allocator import keep_freed
+try:
+    from bottleneck_lab.trace.fast.allocator import keep_freed
+except ImportError:  # --before: where it was until 27 November 2026
+    from bottleneck_lab.trace.allocator import keep_freed
 keep_freed()  # as `lab report` does
 summary = summarise(load(sys.argv[1]))
 print(json.dumps({"busy_share": summary.devices[0].busy_share, "events": summary.events}))
