@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -166,6 +166,13 @@ class Decision(msgspec.Struct, frozen=True):
     wanted: int
 
 
+class Outlook(NamedTuple):
+    """Chances (0–1) that a test still ends with PASS, and with FAIL."""
+
+    passes: float
+    fails: float
+
+
 class SequentialTest(msgspec.Struct, frozen=True):
     """A test of whether the median of samples reaches a target, in the samples' own unit (a ratio,
     a share, milliseconds).
@@ -217,6 +224,27 @@ class SequentialTest(msgspec.Struct, frozen=True):
                 return Decision(state, interval, seen, 0)
         return _undecided(interval, seen, wanted=0)
 
+    def outlook(self, samples: Sequence[float], most: int) -> Outlook:
+        """Return the chances that one of the looks to come decides if no more than `most` samples
+        can be had, by the share of samples so far on each side of the bar.
+        """
+        # A bound clears the bar once fewer than `rank` samples fall short of it. How many of those
+        # to come will is a beta-binomial from Jeffreys' prior (Spiegelhalter, Freedman and
+        # Blackburn, Control. Clin. Trials 7, 1986). Added up over the looks: too high, if anything.
+        sign = 1.0 if self.direction == "at_least" else -1.0
+        above, below = self.bar * (1 + self.doubt), self.bar / (1 + self.doubt)
+        if self.direction == "at_most":
+            above, below = below, above
+        seen = len(samples)
+        short = sum(sign * sample < sign * above for sample in samples)
+        beyond = sum(sign * sample >= sign * below for sample in samples)
+        to_pass = to_fail = 0.0
+        for look, rank in zip(self.plan.looks, self.plan.ranks, strict=True):
+            if seen < look <= most:
+                to_pass += _fewer_than(rank, short, seen, look)
+                to_fail += _fewer_than(rank, beyond, seen, look)
+        return Outlook(min(1.0, to_pass), min(1.0, to_fail))
+
     def misses_by_far(self, samples: Sequence[float]) -> bool:
         """Return True if every sample misses the bar by more than FAR and the doubt together."""
         bar, factor = self.bar, FAR * (1 + self.doubt)
@@ -247,6 +275,22 @@ class SequentialTest(msgspec.Struct, frozen=True):
         if reached:
             return State.PASS
         return State.FAIL if missed else State.CONTINUE
+
+
+def _fewer_than(rank: int, such: int, seen: int, look: int) -> float:
+    """Return the chance that fewer than `rank` of `look` samples are of a kind of which there are
+    `such` among the `seen` first.
+    """
+    more, kind, other = look - seen, such + 0.5, seen - such + 0.5
+    return math.fsum(
+        math.comb(more, count)
+        * math.exp(_log_beta(kind + count, other + more - count) - _log_beta(kind, other))
+        for count in range(min(rank - such, more + 1))
+    )
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
 def _undecided(interval: Interval, samples: int, wanted: int) -> Decision:

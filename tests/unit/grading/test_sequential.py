@@ -160,6 +160,29 @@ def test_the_cap_and_the_end_of_time_are_inconclusive():
     assert test.decide([2.0] * 3, exhausted=True).state is State.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("below", "seen", "most", "passes", "fails"),
+    [
+        (0, 10, 12, (0.9, 1.0), (0.0, 0.0)),  # two more above: PASS at the first look
+        (10, 10, 12, (0.0, 0.0), (0.9, 1.0)),
+        (0, 10, 11, (0.0, 0.0), (0.0, 0.0)),  # no look within reach
+        (32, 64, 192, (0.001, 0.01), (0.001, 0.01)),
+        (80, 160, 192, (0.0, 1e-3), (0.0, 1e-3)),
+        (72, 160, 192, (0.0, 0.0), (0.0, 1e-6)),  # 72 below already: no PASS is left
+    ],
+)
+@pytest.mark.parametrize("direction", ["at_least", "at_most"])
+def test_an_outlook_says_how_likely_the_looks_to_come_decide(
+    below, seen, most, passes, fails, direction
+):
+    samples = [0.5] * below + [2.0] * (seen - below)
+    if direction == "at_most":
+        samples = [1 / sample for sample in samples]
+    outlook = SequentialTest(target=1.0, direction=direction).outlook(samples, most)
+    assert passes[0] <= outlook.passes <= passes[1]
+    assert fails[0] <= outlook.fails <= fails[1]
+
+
 def test_a_wild_pair_does_not_turn_a_clear_answer():
     assert SequentialTest(target=1.3).decide([1.6] * 11 + [0.01] + [1.6] * 12).state is State.PASS
 

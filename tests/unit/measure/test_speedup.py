@@ -16,7 +16,7 @@ from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SequentialTest, S
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
-from bottleneck_lab.measure.kinds.speedup.figures import Case
+from bottleneck_lab.measure.kinds.speedup.figures import MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
     refuse_counted_threads,
@@ -91,12 +91,15 @@ def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows
         make_inputs=lambda *_: [1, 2], idle=lambda inputs: inputs[:1], judge=lambda *_: None
     )
     workers.generator, workers.context.data = None, None
-    workers.spent_s = {"reference": 0.0, "learner": 0.0}
+    workers.spent_s, workers._ready = {"reference": 0.0, "learner": 0.0}, {}
     with_idle, without = Case("a", idle=True), Case("a")
     workers.time_pair(with_idle)
     assert sorted(calls) == [("learner", [1, 2]), ("reference", [1]), ("reference", [1, 2])]
     workers.time_pair(without)
     assert (with_idle.moved_s, without.moved_s) == ([0.5], [])
+    for _ in range(2 * MOVED_PAIRS):
+        workers.time_pair(with_idle)
+    assert len(with_idle.moved_s) == MOVED_PAIRS, "their median no longer changes"
 
 
 @pytest.mark.parametrize(("ratio", "state"), [(2.0, State.FAIL), (4.0, State.PASS)])
@@ -381,6 +384,36 @@ def test_calls_that_use_up_the_time_fail_where_they_are_far_too_slow(
     worst = max(cases, key=lambda case: sum(case.learner_s))
     assert worst.states() == {"speedup": state}
     assert len(worst.learner_s) < 12
+
+
+class Drawn(Timed):
+    """Pairs whose ratio varies by 2% around a speed of each case, where the target is 3x."""
+
+    def time_pair(self, case):
+        speed, noise = self.seconds[case.name], random.Random(f"{case.name} {self.now}")
+        case.reference_s.append(speed * noise.lognormvariate(0.0, 0.02))
+        case.learner_s.append(1.0)
+        self.now += 1.0
+
+
+@pytest.mark.parametrize("slow", [2.99, 3.0, 3.01])
+def test_a_tie_is_left_undecided_long_before_the_time_is_up(monkeypatch, slow):
+    timed = Drawn(monkeypatch, 150, fine=3.5, better=4.0, slow=slow)
+    cases = timed.sampled()
+    assert cases[-1].states() == {"speedup": State.INCONCLUSIVE}
+    assert not any(case.failed() for case in cases)
+    assert timed.now < 120
+
+
+@pytest.mark.parametrize(("slow", "state"), [(2.9, State.FAIL), (3.1, State.PASS)])
+def test_what_more_pairs_can_decide_is_measured_on(monkeypatch, slow, state):
+    cases = Drawn(monkeypatch, 150, fine=3.5, better=4.0, slow=slow).sampled()
+    assert cases[-1].states() == {"speedup": state}
+
+
+def test_a_case_that_can_still_fail_is_measured_beside_one_that_cannot_be_decided(monkeypatch):
+    timed = Drawn(monkeypatch, 1000, tie=3.0, slow=2.95)
+    assert any(case.failed() for case in timed.sampled())
 
 
 def test_one_pair_that_is_not_far_off_leaves_it_undecided(monkeypatch):

@@ -269,11 +269,15 @@ class CallSession(Session):
 
     def begin(self) -> None:
         """Let a worker that was started with `HELD` load its code, and wait until it has."""
+        self.release()
+        self.wait_ready()
+
+    def release(self) -> None:
+        """Let a worker that was started with `HELD` load its code; `wait_ready` comes next."""
         try:
             self.channel.send(Begin())
         except Closed:
             raise self.closed("starting up") from None
-        self.wait_ready()
 
     def wait_ready(self) -> None:
         """Wait until its code is loaded, then freeze it."""

@@ -15,9 +15,6 @@ import math
 import os
 from dataclasses import dataclass, replace
 from statistics import median
-from types import ModuleType
-
-import numpy as np
 
 from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.conclusion import Conditions
@@ -63,6 +60,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     reference_entry = context.settings.reference or context.lab.spec.entry
     with (
         _standards(context, limits) as standards,
+        _shipped(context, reference_entry, limits) as shipped,
         CallSession.start(
             context, "reference", context.pristine(), reference_entry, limits, wait=False
         ) as reference,
@@ -78,13 +76,21 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             options=[HELD],
             wait=False,
         ) as learner:
+            workers = Workers(context, reference, judge, standards)
+            workers.draw_ahead()
             reference.wait_ready()
             if standards is not None:
                 standards.wait_ready()
-            workers = Workers(context, reference, judge, standards)
-            before_s = workers.reference_alone_s() if context.device == "cuda" else {}
+            before_s = {}
+            if context.device == "cuda":
+                before_s = workers.reference_alone_s(warm=False)
             context.progress("loading your code", 0.15)
+            # Compiled side by side; frozen from then until a PASS needs it.
+            if shipped is not None:
+                shipped.release()
             learner.begin()
+            if shipped is not None:
+                shipped.wait_ready()
             workers.learner = learner
             context.progress("checking answers", 0.25)
             for name in workers.names:
@@ -96,15 +102,16 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             workers.refuse_overall()
             measured = _grade(workers, pairs, adversarial)
         if context.device == "cuda":
-            _refuse_slowed(pairs, measured.results, before_s, workers.reference_alone_s())
+            _refuse_slowed(pairs, measured.results, before_s, workers.reference_alone_s(warm=True))
         measured = with_second_level(workers, measured, pairs.cases)
+        if shipped is not None:
+            speedup = None
+            # It is only set beside the prediction, and a FAIL has nothing to set there.
+            if all(result.holds for result in measured.results):
+                context.progress("timing the shipped code", 0.97)
+                speedup = _over_shipped(workers, shipped, pairs.cases)
+            measured = replace(measured, speedup=speedup)
     notes = kernels.refuse_stray_accesses(context)
-    if reference_entry != context.lab.spec.entry:
-        speedup = None
-        # It is only set beside the prediction, and a FAIL has nothing to set there.
-        if all(result.holds for result in measured.results):
-            speedup = _over_shipped(context, pairs.cases, judge, limits)
-        measured = replace(measured, speedup=speedup)
     return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))
 
 
@@ -116,6 +123,20 @@ def _standards(
     if entry is None:
         return contextlib.nullcontext()
     return CallSession.start(context, "reference", context.pristine(), entry, limits, wait=False)
+
+
+def _shipped(
+    context: Context[SpeedupSettings], reference_entry: str, limits: Limits
+) -> contextlib.AbstractContextManager[CallSession | None]:
+    """Start the worker that runs the shipped workload, and hold it; none where that is the
+    reference.
+    """
+    entry = context.lab.spec.entry
+    if entry == reference_entry:
+        return contextlib.nullcontext()
+    return CallSession.start(
+        context, "reference", context.pristine(), entry, limits, options=[HELD], wait=False
+    )
 
 
 def _refuse_slowed(
@@ -236,24 +257,13 @@ def _case(workers: Workers, name: str) -> Case:
     return Case(name, workers.overhead_s(workers.inputs(name)), threads=threads)
 
 
-def _over_shipped(
-    context: Context[SpeedupSettings], cases: list[Case], judge: ModuleType, limits: Limits
-) -> float:
+def _over_shipped(workers: Workers, shipped: CallSession, cases: list[Case]) -> float:
     """Return the speed-up over the shipped workload, in the case where it is largest: a prediction
     is about that where the reference is another program. Two calls a case are enough for that.
     """
-    context.progress("timing the shipped code", 0.97)
-    generator = np.random.default_rng(context.rng.getrandbits(128))
-    with CallSession.start(
-        context, "reference", context.pristine(), context.lab.spec.entry, limits
-    ) as shipped:
-        gains = []
-        for case in cases:
-            inputs = [
-                list(judge.make_inputs(generator, case.name, context.data, context.settings.judge))
-                for _ in range(2)
-            ]
-            # The first call of a shape may be a slow one.
-            seconds = min(shipped.call(values)[0] for values in inputs)
-            gains.append(seconds / median(case.learner_s))
+    gains = []
+    for case in cases:
+        # The first call of a shape may be a slow one.
+        seconds = min(shipped.call(workers.inputs(case.name))[0] for _ in range(2))
+        gains.append(seconds / median(case.learner_s))
     return float(max(gains))

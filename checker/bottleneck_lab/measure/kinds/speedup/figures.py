@@ -29,6 +29,11 @@ misses the target by far, the case fails. The chance by the coin alone is 2⁻¹
 error of 0.1%.
 """
 
+MOVED_PAIRS = 7
+"""Pairs of a case that come with a call that computes nothing. Their median is taken from both
+sides' times, so near a tie even a wrong one would change nothing.
+"""
+
 LEAST_OWN = 0.1
 """Of a call, the share (0-1) that always counts as computing: a call that takes no longer than
 moving its data is no proof of infinite speed.
@@ -48,9 +53,10 @@ class Case:
     `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep
     busy; `waited_s`: seconds in which its threads were ready to run in these calls and had no core,
     where `threads` limits them; `computing`: how many of them computed in each of these calls.
-    `idle`: whether each pair comes with a call of the reference's that moves the same data and
-    computes nothing; `moved_s`: seconds of those. `out_of_time`: the learner's calls have used up
-    the time of the whole comparison. `far_off`: the first look has shown it to be far too slow.
+    `idle`: whether the first MOVED_PAIRS come with a call of the reference's that moves the same
+    data and computes nothing; `moved_s`: seconds of those. `out_of_time`: the learner's calls have
+    used up the time of the whole comparison. `far_off`: the first look has shown it to be far too
+    slow.
     """
 
     name: str

@@ -29,6 +29,10 @@ FAR_OFF_S = 3.0
 """The same for code that the first look found far too slow."""
 
 
+HARDLY = 0.01
+"""Chance (0–1) below which a PASS or a FAIL isn't worth measuring for."""
+
+
 def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[str, SequentialTest]:
     """Return the tests of the lab's criteria that pairs can decide, by id. `doubt` (0–1): by how
     much two runs of the same code differed here.
@@ -42,7 +46,7 @@ def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[st
 
 def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> None:
     """Measure pairs until every test of every case has decided, or one has failed, which no other
-    can make good, or the time is up.
+    can make good, or the time is up, or what is left of it can hardly decide.
     """
     max_s = workers.context.settings.max_s
     untimed, begin = UntimedAnswers(workers, len(cases)), time.monotonic()
@@ -56,6 +60,10 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
         workers.time_pair(_next_case(workers.context.rng, open_))
         workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
+        spent_s = untimed.clock() - begin
+        pair_s = spent_s / sum(len(case.learner_s) for case in cases)
+        if open_ and _hopeless(open_, tests, int((max_s - spent_s) / pair_s)):
+            break
     for case in cases:
         case.decide(tests, exhausted=True)
     if open_ and not any(case.failed() for case in cases):
@@ -70,6 +78,26 @@ def _next_case(rng: random.Random, open_: list[Case]) -> Case:
     if rng.random() < 0.5:
         return min(open_, key=lambda case: median(case.ratios() or [0.0]))
     return rng.choice(open_)
+
+
+def _hopeless(open_: list[Case], tests: dict[str, SequentialTest], pairs: int) -> bool:
+    """Return True if some case has had its first look and can hardly pass, and none can fail, with
+    so many more pairs for each.
+    """
+    outlooks = {
+        (case.name, id_): test.outlook(samples, len(samples) + pairs)
+        for case in open_
+        for id_, test in tests.items()
+        if case.decisions[id_].wanted
+        for samples in [SAMPLES[id_](case.as_judged())]
+    }
+    stuck = any(
+        outlooks[case.name, id_].passes < HARDLY
+        for case in open_
+        for id_, test in tests.items()
+        if len(case.learner_s) >= test.plan.looks[0] and (case.name, id_) in outlooks
+    )
+    return stuck and all(outlook.fails < HARDLY for outlook in outlooks.values())
 
 
 def first_look(

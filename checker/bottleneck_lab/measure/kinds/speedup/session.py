@@ -24,7 +24,7 @@ from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, Case
+from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.judging import complaint
 
 
@@ -51,6 +51,7 @@ class Workers:
         self.standards = standards
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
         self.names = list(judge.cases(self.generator, context.settings.judge))
+        self._ready: dict[str, list[Value]] = {}
         self.untimed_answers = 0
         self.spent_s: dict[Side, float] = {"reference": 0.0, "learner": 0.0}
         settings = context.settings
@@ -63,11 +64,19 @@ class Workers:
         """Make fresh inputs for one call of a case. For calls that are not timed, a judge may have
         others (`untimed_inputs`).
         """
+        if timed and case in self._ready:
+            return self._ready.pop(case)
         data, settings = self.context.data, self.context.settings.judge
         make = self.judge.make_inputs
         if not timed:
             make = getattr(self.judge, "untimed_inputs", make)
         return list(make(self.generator, case, data, settings))
+
+    def draw_ahead(self) -> None:
+        """Make each case's next inputs now. The first may take a judge seconds, in which processes
+        can start.
+        """
+        self._ready = {name: self.inputs(name) for name in self.names}
 
     def check(
         self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]
@@ -108,7 +117,7 @@ class Workers:
             if waiting:
                 case.waited_s += waiting.seconds_within(seconds)
                 case.computing.append(waiting.computing())
-        if case.idle:
+        if case.idle and len(case.moved_s) < MOVED_PAIRS:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])
         return inputs, answers
@@ -166,15 +175,15 @@ class Workers:
             "Close other programs, wait for background jobs to end, and check again.",
         )
 
-    def reference_alone_s(self) -> dict[str, list[float]]:
+    def reference_alone_s(self, *, warm: bool) -> dict[str, list[float]]:
         """Return seconds of calls by the reference, a few of each case, while there is nobody to
-        take turns with.
+        take turns with. Unless `warm`, it meets each case's shapes first.
         """
         seconds = {}
         for case in self.names:
             # Two inputs by turns: the reference has no use for knowing one again.
             inputs = [self.inputs(case) for _ in range(2)]
-            for call in range(self.context.settings.warmup_calls):
+            for call in range(0 if warm else self.context.settings.warmup_calls):
                 self.reference.call(inputs[call % 2])
             seconds[case] = [self.reference.call(inputs[call % 2])[0] for call in range(FAR_PAIRS)]
         return seconds
