@@ -1,4 +1,4 @@
-# The main targets are `make demo`, `make quick`, `make test` and `make lint`. Each does its own set-up.
+# The main targets are `make demo`, `make quick`, `make test`, `make long` and `make lint`. Each does its own set-up.
 
 VENV ?= .venv
 EXTRAS ?= dev
@@ -18,7 +18,7 @@ GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psuti
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint demo slow gpu gpu-bundle fresh floors docs bench clean
+.PHONY: help setup quick test long lint demo slow gpu gpu-bundle fresh floors docs bench clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,9 +42,12 @@ $(DEMO_STAMP): pyproject.toml | $(BIN)/python
 
 # Timed tests get the machine to themselves. The rest share two cores, because one test alone uses one core half of the time. Each program computes with one
 # thread, because two programs with two threads each would wait for each other. Both parts always run, and either may fail. Pytest's status 5: no test selected.
-test: $(STAMP) ## Run all tests that need no GPU and no long wait.
+test: $(STAMP) ## Run the tests that need no GPU and no long wait, in about eight minutes.
 	$(BIN)/python -m pytest -m "$(HERE) and timed" $(TIMED); timed=$$?; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) -m "$(HERE) and not timed" && exit $$timed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) -m "$(HERE) and not timed and not long" && exit $$timed
+
+long: $(STAMP) ## Run the longer tests: hostile code, faults, ranks, PostgreSQL, the demonstration; another five minutes.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) -m "$(HERE) and not timed and long"
 
 quick: $(STAMP) ## Run the tests nearest to your change, those that fit in about a minute.
 	$(BIN)/python -m pytest --quick 10 -m "$(HERE) and timed" $(TIMED); timed=$$?; \
@@ -62,7 +65,7 @@ lint: $(STAMP) ## Check style, types and layers.
 demo: $(DEMO_STAMP) ## Play one lab from start to verdict, in about a minute.
 	PATH="$(abspath $(BIN)):$$PATH" scripts/demo.sh
 
-slow: $(STAMP) ## Run the long tests: every lab, every solution, every exploit.
+slow: $(STAMP) ## Prove every lab, every solution and every exploit, in hours.
 	$(BIN)/python -m pytest -m "slow and not gpu and not nsys" --timeout 3600
 	$(BIN)/lab dev check
 

@@ -173,7 +173,7 @@ def postgresql():
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def database_url(request):
     """Both databases, by the same tests."""
     if request.param == "sqlite":

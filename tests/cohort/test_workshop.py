@@ -119,6 +119,7 @@ def link(room, person) -> str:
 
 
 @pytest.mark.browser
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     room, port, _, _ = workshop
@@ -237,7 +238,12 @@ def learners_stay_in_view(page) -> None:
 
 
 @pytest.mark.parametrize(
-    "database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True
+    "database_url",
+    [
+        pytest.param("sqlite", marks=pytest.mark.slow),
+        pytest.param("postgresql", marks=pytest.mark.long),
+    ],
+    indirect=True,
 )
 def test_killing_everything_loses_nothing_that_was_acknowledged(room, database_url, request):
     """`kill -9` of server, runner and, where it is a server, database: again and again, while eight

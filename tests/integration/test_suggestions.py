@@ -225,7 +225,7 @@ def suggested(shown: str) -> list[str]:
 
 
 EVERY_DAY = ("just started", "captured", "diagnosed", "failed: correct but slow", "passed")
-"""The states that `make test` walks; `make slow` walks them all, which takes minutes."""
+"""The states that `make long` walks; `make slow` walks them all, which takes minutes."""
 
 
 @pytest.mark.long

@@ -56,6 +56,7 @@ def test_captures_of_this_folder_are_compared_by_number(tmp_path):
         assert found["comparison"]["outcome"] == "better"
 
 
+@pytest.mark.long
 def test_folders_of_repeated_captures_are_compared_pair_by_pair(tmp_path):
     before, after = (
         _captures(tmp_path / "before", BEFORE, 16),

@@ -418,6 +418,7 @@ def test_normalised_floats_are_the_pixels_they_came_from_and_nonsense_is_not(jud
     assert judge.as_pixels(np.full((3, 224, 224), np.nan, np.float32)).max() == 0
 
 
+@pytest.mark.long
 def test_the_shipped_script_trains_alone(photos, tmp_path):
     command = [sys.executable, str(LAB / "train.py"), "--photos", str(photos), "--steps", "1"]
     run = subprocess.run(

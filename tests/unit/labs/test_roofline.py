@@ -171,6 +171,7 @@ def test_the_key_is_what_this_machine_measures():
     assert key_problems(find_lab("roofline"), "cpu") == []
 
 
+@pytest.mark.long
 def test_no_call_is_timed_on_fresh_pages():
     """The shipped update makes temporaries of 32 MiB, and each would get new pages."""
     lines = """
