@@ -50,3 +50,7 @@ class BusyMachineError(MachineError):
 
 class CaptureError(LabError):
     """A trace or report that cannot be read, or cannot be trusted."""
+
+
+class WorkloadError(CaptureError):
+    """The code that was to be captured ended with an error."""

@@ -1029,6 +1029,14 @@ class TestProfileAndRun:
         assert not list((place / ".lab" / "captures").iterdir())
         assert learner.lab("report", at=place).returncode == 2
 
+    def test_a_capture_that_failed_leads_to_the_line_to_mend(self, learner):
+        place = learner.start()
+        (place / "work.py").write_text((place / "work.py").read_text().replace("0.0", "0.0 / 0"))
+        done = learner.lab("profile", at=place)
+        assert done.returncode == 4
+        assert "→ Mend work.py, line 8: the error above" in done.stderr
+        assert "Next: edit work.py" in learner.lab(at=place).stdout
+
     def test_run_prints_what_the_workload_prints(self, learner):
         done = learner.lab("run", at=learner.start())
         assert (done.returncode, done.stdout) == (0, "285.0\n")

@@ -324,6 +324,25 @@ def test_whoever_follows_the_next_step_gets_through_the_lab(lab, content, tmp_pa
     assert steps.count("lab check") == 2, steps
 
 
+@pytest.mark.long
+def test_after_a_pass_the_solution_leads_on_and_the_rest_is_optional(
+    content, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    learner = Learner(tmp_path, content, monkeypatch)
+    learner.type("start", "slow", "work", "--no-data")
+    learner.at(tmp_path)
+    for step in DIAGNOSED:
+        learner.type(*step)
+    learner.outcome, learner.reason = Outcome.PASS, None
+    learner.type("check")
+    for command in ([], ["report"], ["solution", "--yes"]):
+        shown = learner.type(*command).shown
+        assert "Next: lab diagnose --sibling" in shown
+        assert "whatever a report still lists is optional" in shown
+    load_labs.cache_clear()
+
+
 AFTER = ("just started", "captured", "diagnosed", "failed: correct but slow", "passed")
 """The states of the real labs that are walked: the last one every day."""
 

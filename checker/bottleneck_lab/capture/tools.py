@@ -14,7 +14,7 @@ from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.capture.workload import Workload, context_of, show_nothing
 from bottleneck_lab.catalog import Lab
-from bottleneck_lab.errors import CaptureError, MachineError, UsageError
+from bottleneck_lab.errors import CaptureError, MachineError, UsageError, WorkloadError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
@@ -122,12 +122,26 @@ def _record_as_its_kind(workload: Workload, out: Path, progress: Progress) -> li
         status = kind_of(workload.lab).profile(context, out / TRACE, lines.append)
     if status or not (out / TRACE).is_file():
         last = "\n".join(line.rstrip() for line in lines[-12:])
-        raise CaptureError(
+        mend = "the error above"
+        if blamed := _blamed_line("".join(lines), workload.lab.spec.editable):
+            mend = f"{blamed}: the error above"
+        raise WorkloadError(
             f"The workload exited with status {status} before its trace was written:\n{last}",
-            "Fix the error above; `lab run` runs the workload without a profiler.",
+            f"Mend {mend}; `lab run` runs the workload without a profiler.",
         )
     (out / OUTPUT).write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
     return sorted(path.name for path in out.glob("trace*.json.gz"))
+
+
+def _blamed_line(output: str, files: list[str]) -> str:
+    """Return the last line of these files that a traceback names, as `train.py, line 42`; empty if
+    it names none.
+    """
+    named = [
+        (Path(path).name, line) for path, line in re.findall(r'File "([^"]+)", line (\d+)', output)
+    ]
+    mine = [f"{name}, line {line}" for name, line in named if name in files]
+    return mine[-1] if mine else ""
 
 
 def _record_around(workload: Workload, tool: str, out: Path, progress: Progress) -> Captured:

@@ -32,7 +32,7 @@ from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.captures import readable
+from bottleneck_lab.workspace.captures import capture_of, readable
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.next_step import NOT_RIGHT, NOT_RUN
@@ -116,7 +116,10 @@ def command(
         if explain_time:
             render_seconds(attempt.verdict, console())
         captures = readable(workspace)
-        warning = mismatch(captures[-1], attempt.verdict) if captures else None
+        captured = capture_of(workspace, attempt.verdict.submission_hash)
+        warning = None
+        if captures and not captured:
+            warning = mismatch(captures[-1], attempt.verdict)
         if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT, "wrong diagnosis"):
             say(f"\nCapture {warning}", style="yellow")
         note(

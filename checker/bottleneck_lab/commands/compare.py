@@ -13,20 +13,25 @@ from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.course.captures import (
-    circumstances,
-    code_captured,
-    code_of,
-    is_of_memory,
-)
+from bottleneck_lab.commands.where import say_next_step
+from bottleneck_lab.course.captures import circumstances, code_of, is_of_memory
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
-from bottleneck_lab.workspace.captures import captures_called, find_capture, readable
-from bottleneck_lab.workspace.commitments import is_blind_at
+from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.captures import (
+    capture_number,
+    capture_of,
+    captures_called,
+    code_captured,
+    find_capture,
+    readable,
+    with_timeline,
+)
+from bottleneck_lab.workspace.commitments import is_blind_at, load_record
 from bottleneck_lab.workspace.folder import workspace_above
 
 EXAMPLE = "lab compare before.json.gz after.json.gz --html changes.html"
@@ -39,7 +44,7 @@ def command(
         typer.Argument(
             help=(
                 "The old version: a capture's number, a trace, a capture folder, or a folder of"
-                " repeated captures (default: the first here)."
+                " repeated captures (default: the latest from before the last edit)."
             ),
             autocompletion=completion.capture_numbers,
         ),
@@ -89,11 +94,15 @@ def command(
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
         return
-    say("; ".join(f"{when} {_made(side)}" for when, side in zip(_WHEN, sides, strict=True)), hang=2)
+    pair = "; ".join(f"{when} {_made(side)}" for when, side in zip(_WHEN, sides, strict=True))
+    say(f"{pair}.{_why_these(sides) if before is None else ''}", hang=2)
     stale = _stale(sides[1]) if after is None else ""
     if stale:
         say(stale, style="yellow", hang=2)
     render_comparison(comparison, console())
+    workspace = workspace_above(sides[1][0].absolute())
+    if workspace:
+        say_next_step(workspace, load_attempts(workspace), load_record(workspace))
 
 
 _WHEN = ("Before:", "after:")
@@ -108,7 +117,9 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
     Raises UsageError if a side does not exist, both are the same, or they have different numbers of
     captures.
     """
-    sides = _find(before, 0), _find(after, -1)
+    new = _find(after)
+    old = _find(before) if before else [_previous(new[0])]
+    sides = old, new
     if sides[0] == sides[1]:
         message = "These are the same capture."
         if before is None:
@@ -165,11 +176,36 @@ def _is_blind(sides: tuple[Side, Side]) -> bool:
     return any(is_blind_at(path) for side in sides for path in side)
 
 
-def _find(name: str | None, default: int) -> Side:
+def _find(name: str | None) -> Side:
     path = Path(name or "").expanduser()
     if name and not name.isdecimal() and (path.suffix or path.exists()):
         return _repeated(path) or [path]
-    return [_numbered(name, default)]
+    return [_numbered(name)]
+
+
+def _previous(new: Path) -> Path:
+    """Return what a capture is compared with unless another is named: the latest one before it of
+    other code, else the latest before it, else itself.
+    """
+    number, code = capture_number(new), code_captured(new)
+    earlier = [path for path in with_timeline(new.parent) if capture_number(path) < number]
+    of_other_code = [path for path in earlier if code_captured(path) != code]
+    return [new, *earlier, *of_other_code][-1]
+
+
+def _why_these(sides: tuple[Side, Side]) -> str:
+    """Return why these captures are compared where none was named, as sentences after a space; ""
+    outside labs.
+    """
+    old, new = (side[0] for side in sides)
+    if not code_captured(new):
+        return ""
+    reason = "the latest capture and the one before it, of the same code"
+    if code_captured(old) != code_captured(new):
+        reason = "the latest capture, and the latest one from before its edit"
+    first = with_timeline(old.parent)[0]
+    other = "" if first == old else f" `lab compare {capture_number(first)}` starts from the first."
+    return f" These are {reason}.{other}"
 
 
 def _repeated(path: Path) -> Side:
@@ -179,18 +215,19 @@ def _repeated(path: Path) -> Side:
     return sorted(folder.parent for folder in path.glob("*/capture.json"))
 
 
-def _numbered(name: str | None, default: int) -> Path:
-    """Return a capture of the current lab, or of `lab profile -- …` in this folder."""
+def _numbered(name: str | None) -> Path:
+    """Return a capture of the current lab, or of `lab profile -- …` in this folder; the latest if
+    none is named.
+    """
     try:
         workspace = here()
     except UsageError:
         matches = captures_called(name, Path.cwd() / "captures")
         if not matches:
             raise
-        return matches[default]
-    captures = readable(workspace)
-    capture = captures[default] if captures and name is None else find_capture(workspace, name)
-    if capture not in captures:
+        return matches[-1]
+    capture = find_capture(workspace, name)
+    if capture not in readable(workspace):
         raise UsageError(
             f"{capture.name} holds no timeline to compare.",
             "`lab report` reads it; `lab profile` makes a capture that has one.",
@@ -218,9 +255,13 @@ def _stale(side: Side) -> str:
     if not workspace or code_captured(side[0]) in ("", workspace.lab.code_hash(workspace.root)):
         return ""
     files = ", ".join(workspace.lab.spec.editable)
+    now = capture_of(workspace, workspace.lab.code_hash(workspace.root))
+    remedy = "`lab profile` captures it as it is now"
+    if now:
+        remedy = f"capture {capture_number(now)} is of it as it is now"
     return (
         f"{files} changed after {side[0].name}, the latest capture: this comparison does not show"
-        " it. `lab profile` captures it as it is now."
+        f" it; {remedy}."
     )
 
 

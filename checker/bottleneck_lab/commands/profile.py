@@ -44,7 +44,7 @@ from bottleneck_lab.course.captures import (
     read_timeline,
     visible_summary,
 )
-from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
+from bottleneck_lab.errors import CaptureError, ExitCode, UsageError, WorkloadError
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
@@ -60,6 +60,7 @@ from bottleneck_lab.workspace.captures import (
 from bottleneck_lab.workspace.commitments import hides_remedies_at, is_blind_at, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
+from bottleneck_lab.workspace.looks import has_run, note_run
 
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
@@ -340,8 +341,14 @@ def _show_kernels(folder: Path, files: list[str]) -> None:
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
     workspace = here()
-    began = time.monotonic()
-    folder = capture(workspace.root, tool, device, no_wait=no_wait)
+    began, code = time.monotonic(), workspace.lab.code_hash(workspace.root)
+    try:
+        folder = capture(workspace.root, tool, device, no_wait=no_wait)
+    except WorkloadError:
+        note_run(workspace, code, ended=False)
+        raise
+    if has_run(workspace) is False:
+        note_run(workspace, code, ended=True)
     recorded = time.monotonic()
     summary = None
     if folder in readable(workspace):

@@ -81,6 +81,8 @@ def command(
     note_run(workspace, code, ended=not status)
     if status:
         say(f"The workload exited with status {status}.", style="red")
+        if code != lab.code_hash(lab.path):
+            say_next_step(workspace, load_attempts(workspace), load_record(workspace))
         raise typer.Exit(ExitCode.FAIL)
     if lab.spec.evidence == "run":
         say_next_step(workspace, load_attempts(workspace), load_record(workspace))

@@ -13,7 +13,9 @@ from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.commands.asking import confirm
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, Yes, here, print_json, say, say_next
+from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import (
     load_record,
     note_solution_taken,
@@ -68,8 +70,12 @@ def command(
     say(f"\nThe reference solution is in {files}; diagnosis.toml: {answers}.")
     if kept:
         say(f"Your own files are saved in {kept}")
+    record, attempts = load_record(workspace), load_attempts(workspace)
+    if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
+        say_next_step(workspace, attempts, record)
+        return
     # A stretch of a capture can only be the learner's own.
-    say_next("lab diagnose" if open_questions(workspace, load_record(workspace)) else "lab check")
+    say_next("lab diagnose" if open_questions(workspace, record) else "lab check")
 
 
 def _question(*, show: bool, passed: bool) -> str:

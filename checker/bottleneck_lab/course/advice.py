@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.course.captures import code_captured, read_capture
+from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.diagnosing import where_to_look
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.grading.conclusion import ADVICE, WRONG_ANSWERS
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.words import format_bytes
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.captures import readable
+from bottleneck_lab.workspace.captures import capture_number, capture_of
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.folder import Workspace
 
@@ -47,15 +47,15 @@ def _look_at(workspace: Workspace, verdict: Verdict, advice: str) -> str:
     """Return how to look at the code that was checked; `advice` if it has to be captured first."""
     if workspace.lab.spec.evidence == "run":
         return "`lab run` shows what your code does now."
-    captures = readable(workspace)
     try:
-        if not captures or code_captured(captures[-1]) != verdict.submission_hash:
+        capture = capture_of(workspace, verdict.submission_hash)
+        if capture is None:
             return advice
         in_memory = workspace.lab.predicts_memory(verdict.device)
-        kept = _kept_lines(captures[-1]) if in_memory else ""
+        kept = _kept_lines(capture) if in_memory else ""
     except (CaptureError, MachineError):
         return advice  # what was measured must not be lost for a capture that cannot be read
-    number = int(captures[-1].name.split("-")[0])
+    number = capture_number(capture)
     return f"Capture {number} is of this code: `lab report {number}` shows {_SHOWS[advice]}.{kept}"
 
 

@@ -29,7 +29,12 @@ from bottleneck_lab.report.evidence_only import (
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.captures import readable
+from bottleneck_lab.workspace.captures import (
+    capture_number,
+    capture_of,
+    code_captured,
+    readable,
+)
 from bottleneck_lab.workspace.cases import PROGRAM, traces_of
 from bottleneck_lab.workspace.folder import Workspace, read_json, workspace_above
 
@@ -201,11 +206,6 @@ def circumstances(folder: Path) -> dict[str, str]:
     return facts
 
 
-def code_captured(folder: Path) -> str:
-    """Return the hash of the code that a lab's capture shows; "" outside labs."""
-    return str(_description(folder).get("code", ""))
-
-
 def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     """Return one sentence if a capture and the latest check are about different code.
 
@@ -219,7 +219,12 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
         return None
     if description["made_at"] > checked.started_at:
         return f"{folder.name} shows newer code than the last check, which says nothing of it."
-    return f"{folder.name} shows older code than the last check; `lab profile` makes a new capture."
+    workspace = workspace_above(folder.absolute())
+    of_checked = workspace and capture_of(workspace, checked.submission_hash)
+    remedy = "`lab profile` makes a new capture"
+    if of_checked:
+        remedy = f"`lab report {capture_number(of_checked)}` shows that"
+    return f"{folder.name} shows older code than the last check; {remedy}."
 
 
 def evidence_capture(workspace: Workspace) -> Path | None:

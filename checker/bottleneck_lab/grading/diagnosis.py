@@ -187,7 +187,7 @@ def stretch_rule(seen: CaptureFigures | None) -> str:
     if seen is not None:
         least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
         limits = f"{least:.3g} to {most:.3g} ms"
-    return f"A stretch is {limits} long; the longest gap counts whatever its length."
+    return f"A stretch is {limits} long, or as long as the capture's longest gap."
 
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:

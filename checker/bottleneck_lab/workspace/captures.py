@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import explained, publish, remove
-from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered
+from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, read_json
 
 if sys.platform != "win32":  # where no captures are made
     import fcntl
@@ -100,11 +101,12 @@ def readable(workspace: Workspace) -> list[Path]:
 
     An ncu capture, of single kernels, holds none.
     """
-    return [
-        path
-        for _, path in numbered(workspace.captures)
-        if not path.name.endswith(("-ncu", "-sanitizer"))
-    ]
+    return with_timeline(workspace.captures)
+
+
+def with_timeline(folder: Path) -> list[Path]:
+    """Return the captures in `folder` that hold a timeline, oldest first."""
+    return [path for _, path in numbered(folder) if not path.name.endswith(("-ncu", "-sanitizer"))]
 
 
 def latest_capture(workspace: Workspace) -> Path | None:
@@ -113,6 +115,22 @@ def latest_capture(workspace: Workspace) -> Path | None:
     """
     captures = readable(workspace) or [path for _, path in numbered(workspace.captures)]
     return captures[-1] if captures else None
+
+
+def capture_of(workspace: Workspace, code: str) -> Path | None:
+    """Return the latest capture of the code with this hash; None if it was not captured."""
+    return next((path for path in readable(workspace)[::-1] if code_captured(path) == code), None)
+
+
+def capture_number(capture: Path) -> int:
+    """Return the number by which a capture of a workspace is called."""
+    return int(capture.name.split("-")[0])
+
+
+def code_captured(capture: Path) -> str:
+    """Return the hash of the code that a lab's capture shows; "" outside labs."""
+    file = capture / "capture.json"
+    return str(read_json(file, dict[str, Any]).get("code", "")) if file.is_file() else ""
 
 
 def captures_called(name: str | None, folder: Path) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -12,18 +11,19 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
-from bottleneck_lab.workspace.captures import latest_capture
+from bottleneck_lab.workspace.captures import capture_number, capture_of, latest_capture
 from bottleneck_lab.workspace.commitments import Record, open_questions
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
-from bottleneck_lab.workspace.folder import Workspace, is_workspace, read_json
+from bottleneck_lab.workspace.folder import Workspace, is_workspace
 from bottleneck_lab.workspace.looks import has_run, is_report_read, load_looks
 from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import latest_name, load_siblings
 
+OPTIONAL = "The check has passed: whatever a report still lists is optional here."
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 NOT_RUN = ("crashed", "timed out", "does not compile")
 """Reasons of a FAIL in which the code did not run to its end."""
-FAILED_RUN = "`lab run` ended with an error: mend that first."
+FAILED_RUN = "Your code ended with an error when it last ran: mend that first; `lab run` shows it."
 NOT_RIGHT = ("wrong output", "tampered", "forbidden call")
 """Reasons of a FAIL in which the code ran, and did not do what was asked."""
 
@@ -104,10 +104,8 @@ def next_here(
     passed stays passed, whatever later checks say.
     """
     latest = latest_capture(workspace)
-    if workspace.changed_lab():
-        return NextStep(
-            "lab reset --update", "It brings in the new files and leaves your edits as they are."
-        )
+    if first := _mend_first(workspace, attempts):
+        return first
     if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
         return _after_pass(workspace, record, labs, progress)
     if not attempts and not has_looked(workspace, record):
@@ -117,6 +115,20 @@ def next_here(
     if not attempts:
         return _before_first_check(workspace, latest)
     return _after_check(workspace, attempts[-1].verdict, record, latest)
+
+
+def _mend_first(workspace: Workspace, attempts: list[Attempt]) -> NextStep | None:
+    """Return what has to be put right before any other step; None if nothing has."""
+    lab = workspace.lab
+    if workspace.changed_lab():
+        return NextStep(
+            "lab reset --update", "It brings in the new files and leaves your edits as they are."
+        )
+    # The shipped code may end so by design: what to learn from it comes first.
+    is_theirs = attempts or lab.code_hash(workspace.root) != lab.code_hash(lab.path)
+    if is_theirs and has_run(workspace) is False:
+        return _edit(lab, FAILED_RUN)
+    return None
 
 
 def has_looked(workspace: Workspace, record: Record) -> bool:
@@ -207,8 +219,6 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
     """
     lab, ran = workspace.lab, has_run(workspace)
     see = "Your code has changed: see what that brought."
-    if ran is False:
-        return _edit(lab, FAILED_RUN)
     if lab.spec.evidence == "run" and ran is None:
         return NextStep("lab run", see)
     if lab.spec.evidence == "run":
@@ -217,17 +227,13 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
         )
     if latest is None:
         return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
-    if _captured(latest).get("code") != lab.code_hash(workspace.root):
+    if not capture_of(workspace, lab.code_hash(workspace.root)):
         return NextStep("lab profile", see)
     return NextStep(
         "lab check",
         "Your change is captured, and `lab compare` shows what it brought. A check says whether"
-        " that is enough.",
+        " that is enough: once it passes, whatever a report still lists is optional.",
     )
-
-
-def _captured(capture: Path) -> dict[str, Any]:
-    return read_json(capture / "capture.json", dict[str, Any])
 
 
 def records_itself(workspace: Workspace) -> bool:
@@ -272,11 +278,11 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> Nex
         # Nothing was measured, and a capture would meet the same error.
         if is_checked:
             return _edit(lab, "Mend what stopped the check; `lab run` shows the whole error.")
-        return _after_mending(workspace, latest)
+        return _after_mending(workspace)
     # Speed is nothing to look at before the results are right; a task to record is another matter.
     if last.reason in NOT_RIGHT and not records_itself(workspace):
         return _after_wrong(workspace, is_checked=is_checked)
-    return _what_is_left(workspace, latest) if is_checked else _after_change(workspace, latest)
+    return _what_is_left(workspace) if is_checked else _after_change(workspace, latest)
 
 
 def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
@@ -286,33 +292,33 @@ def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
     if is_checked:
         then = "`lab run` shows what each change brings." if runs else "Then run `lab check`."
         return _edit(lab, f"First mend what the ✗ names. {then}")
-    if has_run(workspace) is False:
-        return _edit(lab, FAILED_RUN)
     if runs and has_run(workspace) is None:
         return NextStep("lab run", "Your code has changed: see whether its results are right.")
     return NextStep("lab check", "Your code has changed: see whether its results are right.")
 
 
-def _after_mending(workspace: Workspace, latest: Path | None) -> NextStep:
+def _after_mending(workspace: Workspace) -> NextStep:
     """Return the step after a change of code that did not run to its end."""
-    code, ran = workspace.lab.code_hash(workspace.root), has_run(workspace)
-    if ran or (latest and _captured(latest).get("code") == code):
+    code = workspace.lab.code_hash(workspace.root)
+    if has_run(workspace) or capture_of(workspace, code):
         return NextStep("lab check", "Your code has changed, and runs to its end.")
-    if ran is False:
-        return _edit(workspace.lab, FAILED_RUN)
     return NextStep("lab run", "Your code has changed: see whether it runs to its end now.")
 
 
-def _what_is_left(workspace: Workspace, latest: Path | None) -> NextStep:
+def _what_is_left(workspace: Workspace) -> NextStep:
     """Return the step from a check of the code as it is now to the next change."""
     lab = workspace.lab
     if lab.spec.evidence == "run":
         return _change(workspace)
-    if latest is None or _captured(latest).get("code") != lab.code_hash(workspace.root):
+    capture = capture_of(workspace, lab.code_hash(workspace.root))
+    if capture is None:
         return NextStep("lab profile", "Look at what is left.")
-    if not is_report_read(workspace, latest.name):
+    if is_report_read(workspace, capture.name):
+        return _change(workspace)
+    if capture == latest_capture(workspace):
         return NextStep("lab report --html", "Your latest capture shows what is left.")
-    return _change(workspace)
+    number = capture_number(capture)
+    return NextStep(f"lab report {number} --html", f"Capture {number} shows what is left.")
 
 
 def _after_pass(
@@ -321,10 +327,12 @@ def _after_pass(
     lab, cases = workspace.lab, load_siblings(workspace)
     if any(case.named is not None for case in cases) or not lab.spec.siblings:
         step = next_lab(labs, progress, done=lab.slug)
+        step = NextStep(step.command, f"{OPTIONAL} {step.why}")
     elif not cases:
         step = NextStep(
             "lab diagnose --sibling",
-            "Another program takes five minutes: can you tell its cause from its capture?",
+            f"{OPTIONAL} Another program takes five minutes: can you tell its cause from its"
+            " capture?",
         )
     elif is_report_read(workspace, latest_name(workspace)):
         step = NextStep("lab diagnose --sibling", "The other program waits for your diagnosis.")

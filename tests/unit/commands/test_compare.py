@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,32 @@ def test_it_says_which_captures_it_compares_and_that_the_code_has_changed(tmp_pa
     (workspace.root / "train.py").write_text("raise SystemExit")
     shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
     assert "train.py changed after 0002-torch, the latest capture" in shown
+
+
+def test_the_latest_capture_is_set_against_the_code_before_its_edit(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
+    codes = "shipped", "first edit", "second edit", "second edit"
+    for number, code in enumerate(codes, start=1):
+        folder = workspace.captures / f"{number:04}-torch"
+        folder.mkdir(parents=True)
+        (folder / "trace.json.gz").symlink_to(BEFORE if number < 3 else AFTER)
+        made = {"files": ["trace.json.gz"], "code": code, "made_at": "2026-11-21T02:31:10+00:00"}
+        (folder / "capture.json").write_text(json.dumps(made))
+    monkeypatch.chdir(workspace.root)
+    shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
+    assert "Before: 0002-torch" in shown
+    assert "after: 0004-torch" in shown
+    assert "the latest one from before its edit. `lab compare 1` starts from the first." in shown
+    assert "Next: lab diagnose" in shown
+    named = CliRunner().invoke(app, ["compare", "1"]).output
+    assert "Before: 0001-torch" in named
+    assert "These are" not in named
+    shutil.rmtree(workspace.captures / "0001-torch")
+    shutil.rmtree(workspace.captures / "0002-torch")
+    shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
+    assert "Before: 0003-torch" in shown
+    assert "the one before it, of the same code." in shown
 
 
 def test_in_a_lab_about_memory_lines_have_their_source_and_memory_comes_first(

@@ -71,6 +71,12 @@ def test_advice_does_not_request_a_second_capture_of_the_checked_code(start):
     capture(workspace)
     look, _ = advised(workspace, slow(workspace))
     assert look == "Capture 1 is of this code: `lab report 1` shows what takes the time."
+    checked, train = slow(workspace), workspace.root / "train.py"
+    shipped = train.read_text()
+    train.write_text("raise SystemExit")
+    capture(workspace)
+    train.write_text(shipped)
+    assert advised(workspace, checked)[0] == look, "of two captures the first is of this code"
     edited = replace(slow(workspace), submission_hash="1" * 64)
     assert advised(workspace, edited) == ADVICE["correct but slow"], "it is of other code"
 

@@ -242,7 +242,7 @@ def test_the_longest_gap_is_neither_too_short_nor_too_long_to_mark(gap_ns, stret
 
 def test_the_limits_of_a_stretch_are_the_same_where_it_is_asked_for_and_where_it_is_refused():
     capture = CaptureFigures({}, 90_875_000, lambda _: {})
-    assert stretch_rule(capture).startswith("A stretch is 0.182 to 9.09 ms long;")
+    assert stretch_rule(capture).startswith("A stretch is 0.182 to 9.09 ms long, or as")
     assert (misplaced_stretch("1-30 ms", capture) or "").endswith("mark at most 9.09 ms.")
     assert (misplaced_stretch("1-1.1 ms", capture) or "").endswith("mark at least 0.182 ms.")
     assert misplaced_stretch("1-10.09 ms", capture) is None, "0.0025 ms above the exact limit"
