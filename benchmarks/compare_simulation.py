@@ -49,9 +49,9 @@ def capture(rng: random.Random, log: float, change: float) -> Observation:
         for name, ns in OPERATORS_NS.items()
     }
     series = {("operator", name): np.array([ns]) for name, ns in times.items()}
-    return Observation(
-        SUMMARY, StepFigures(1, {("step", "time"): np.array([sum(times.values())]), **series}, {})
-    )
+    step_ns = sum(times.values())
+    figures = StepFigures(1, {("step", "time"): np.array([step_ns]), **series}, {}, step_ns)
+    return Observation(SUMMARY, figures)
 
 
 def comparison(rng: random.Random, slots: Slots, captures: int, change: float) -> Comparison:

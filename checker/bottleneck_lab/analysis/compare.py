@@ -23,7 +23,7 @@ from bottleneck_lab.analysis.comparability import (
     find_conditions,
     find_differences,
 )
-from bottleneck_lab.analysis.device.kernel_matching import match_kernels
+from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.host.line_matching import match_lines
 from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.memory.growth import MemoryUse
@@ -76,9 +76,10 @@ NOTABLE_SHARE = 0.005
 
 
 class FigureChange(msgspec.Struct, frozen=True):
-    """One figure before and after, ns a step: medians, or the means of what only some steps have.
-    `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`; a
-    bound that the samples cannot bear is None. `was`: what a renamed kernel, the kernels that a
+    """One figure before and after, ns a step: means over all steps, so that a step's parts add up to
+    it. `ratio` is how a typical sample before compares with one after (above 1: less now; 0 when it
+    is gone), between `low` and `high`; a bound that the samples cannot bear is None. Of modelled
+    times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel, the kernels that a
     fused one replaces, a line that was edited or moved, or copies of pageable memory that are of
     pinned memory now, were called.
     """
@@ -114,7 +115,7 @@ class Comparison(msgspec.Struct, frozen=True):
     `findings_gone` and `findings_new`: the title of each finding that only one side has, by its id.
     `pairs`: how many pairs of captures were compared; with one, `steps` are the samples. `few`: too
     few for an interval at the level asked for. `repeats`: all times of host and devices are
-    modelled, and the same in every run, so that even a few steps can be judged by their medians.
+    modelled, and the same in every run, so that even a few steps can be judged by their means.
 
     `differences`: what differs beside the code; while there is any, nothing is called the same, and
     under other settings nothing faster or slower. `unit`: what `speedup` compares the time of: a
@@ -251,10 +252,7 @@ def _compare(before: Side, after: Side) -> Comparison:
     repeats, few = not paired and old[0].repeats and new[0].repeats, _few(changes[0])
     if repeats:
         # Steps differ by their data, which both versions share: no other run would differ more.
-        changes = [
-            change if change.outcome in ("better", "worse") and not few else _by_medians(change)
-            for change in changes
-        ]
+        changes = [_by_means(change) for change in changes]
     differences = _find_differences(old, new)
     changes = [_withheld(differences, change) for change in changes]
     whole = changes[0]
@@ -290,36 +288,62 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
     """Judge the whole first (of a server, its images and batches), then the parts."""
     paired = len(old) > 1
     with_code = all(each.code for each in (*old, *new))
-    samples = (
-        _samples([_comparable(each, paired=paired, with_code=with_code) for each in old]),
-        _samples([_comparable(each, paired=paired, with_code=with_code) for each in new]),
-    )
+    sides = [
+        [_comparable(each, paired=paired, with_code=with_code) for each in side]
+        for side in (old, new)
+    ]
+    samples = _samples(sides[0]), _samples(sides[1])
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
     was: dict[Key, tuple[str, ...]] = {("kernel", match.new): match.old for match in matches}
     one_for_one = _pinned_since(*samples)
     lines = match_lines(*samples)
     one_for_one |= {("line", name): ("line", lines[name]) for name in lines}
     was |= {key: (name,) for key, (_, name) in one_for_one.items()}
-    # Kernels before under the name that they have after; those that one took the place of, summed.
-    renamed = dict(samples[0])
-    for match in matches:
-        replaced = [renamed.pop(("kernel", name)) for name in match.old]
-        renamed["kernel", match.new] = np.sum(replaced, axis=0)
-    for key, old_key in one_for_one.items():
-        renamed[key] = renamed.pop(old_key)
-    merged = renamed, samples[1]
-    keys = _notable(merged)
+    # What was before, under the names that it has after: of steps, and of their means.
+    merged = _renamed(samples[0], matches, one_for_one), samples[1]
+    means = _renamed(_means(sides[0], old), matches, one_for_one), _means(sides[1], new)
+    keys = _notable(means)
     error_whole, error_part = ERROR_ALONE, ERROR_PART
     if paired:
         error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
     if unit == "image":
         batches = _samples([each.batches for each in old]), _samples([each.batches for each in new])
         names = ("image", "batch")
-        changes = [_judged(("step", name), batches, error_whole, paired) for name in names]
+        changes = [_judged(("step", name), batches, means, error_whole, paired) for name in names]
     else:
-        changes = [_judged(("step", "time"), samples, error_whole, paired)]
-    changes += [_judged(key, merged, error_part, paired, was.get(key, ())) for key in keys]
+        changes = [_judged(("step", "time"), samples, means, error_whole, paired)]
+    changes += [_judged(key, merged, means, error_part, paired, was.get(key, ())) for key in keys]
     return changes
+
+
+def _renamed(before: Series, matches: Sequence[Match], one_for_one: Mapping[Key, Key]) -> Series:
+    """Return what was before under the names that it has after; kernels that one took the place of
+    are summed.
+    """
+    renamed = dict(before)
+    for match in matches:
+        replaced = [renamed.pop(("kernel", name)) for name in match.old]
+        renamed["kernel", match.new] = np.sum(replaced, axis=0)
+    for key, old_key in one_for_one.items():
+        renamed[key] = renamed.pop(old_key)
+    return renamed
+
+
+def _means(captures: Sequence[Series], observations: Sequence[Observation]) -> Series:
+    """Return one value for each figure: the mean of all steps of a capture, as in its report; of
+    several captures, the mean of those. Of a server's images it follows from the throughput.
+    """
+    rows: list[dict[Key, float]] = []
+    for series, observation in zip(captures, observations, strict=True):
+        row = {key: float(values.mean()) for key, values in series.items()}
+        row["step", "time"] = observation.figures.mean_step_ns
+        row |= {key: float(values.mean()) for key, values in observation.batches.items()}
+        serving = observation.summary.serving if observation.batches else None
+        if serving is not None:
+            row["step", "image"] = 1e9 / serving.images_per_s
+        rows.append(row)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: np.array([np.mean([row.get(key, 0.0) for row in rows])]) for key in keys}
 
 
 def _comparable(observation: Observation, *, paired: bool, with_code: bool) -> Series:
@@ -388,15 +412,16 @@ def _waits(side: list[Observation]) -> float:
 
 
 def _mean_ratio(old: Observation, new: Observation) -> float | None:
-    before, after = (float(np.mean(side.figures.series["step", "time"])) for side in (old, new))
+    before, after = (side.figures.mean_step_ns for side in (old, new))
     return before / after if after else None
 
 
-def _by_medians(change: FigureChange) -> FigureChange:
-    """Judge a change by its medians alone: those of times that are the same in every run."""
+def _by_means(change: FigureChange) -> FigureChange:
+    """Judge a change by its means alone: those of times that are the same in every run."""
     after_over_before = change.after / change.before if change.before else math.inf
     outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_MODELLED, EXCLUDED)
-    return msgspec.structs.replace(change, outcome=outcome, low=None, high=None)
+    ratio = change.before / change.after if change.after else 0.0
+    return msgspec.structs.replace(change, ratio=ratio, outcome=outcome, low=None, high=None)
 
 
 def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange]:
@@ -462,33 +487,34 @@ def _median(values: Floats64 | None) -> float:
 Both = tuple[Series, Series]
 
 
-def _notable(merged: Both) -> list[Key]:
+def _notable(means: Both) -> list[Key]:
     """Return every figure but the whole step that is long enough on one side to be judged, and of
     the operators and kernels that came for others the longest, however short it is.
     """
     keys: list[Key] = []
-    for key in dict.fromkeys([*merged[0], *merged[1]]):
-        shares = [_median(side.get(key)) / _median(side["step", "time"]) for side in merged]
+    for key in dict.fromkeys([*means[0], *means[1]]):
+        shares = [_mean(side, key) / _mean(side, ("step", "time")) for side in means]
         if key[0] != "step" and max(shares) >= NOTABLE_SHARE:
             keys.append(key)
-    before, after = merged
+    before, after = means
     for group in ("operator", "kernel"):
         gone = any(key[0] == group and key not in after for key in keys)
         came = [key for key in after if key[0] == group and key not in before]
         if gone and came:
-            keys.append(max(came, key=lambda key: _median(after[key])))
+            keys.append(max(came, key=lambda key: _mean(after, key)))
     return list(dict.fromkeys(keys))
 
 
+def _mean(means: Series, key: Key) -> float:
+    return float(means[key][0]) if key in means else 0.0
+
+
 def _judged(
-    key: Key, samples: Both, error: float, paired: bool, was: tuple[str, ...] = ()
+    key: Key, samples: Both, means: Both, error: float, paired: bool, was: tuple[str, ...] = ()
 ) -> FigureChange:
     """Judge one figure by its samples; `error` is how often the interval may miss."""
     old, new = (side.get(key, np.zeros(len(next(iter(side.values()))))) for side in samples)
-    before, after = float(np.median(old)), float(np.median(new))
-    if (old.any() and not before) or (new.any() and not after):
-        # A wait in every tenth step is not gone, as medians would have it.
-        before, after = float(np.mean(old)), float(np.mean(new))
+    before, after = (_mean(side, key) for side in means)
     low = high = None
     outcome: Change = "cannot tell"
     if (old > 0).all() and (new > 0).all():

@@ -54,9 +54,9 @@ HIGHEST_SHOWN = 100.0
 EMULATED_KERNEL = "emulated: "
 """Begins the name of a kernel on an emulated device; the rest is that of its one operator."""
 
-UNADDED = 0.03
-"""Share of a step that its parts may lack or have too much without a word: each of those that are
-too short to be judged, and so not shown, is less than a sixth of this.
+ROUNDING = 0.0005
+"""Share of a step that the parts shown may lack without a row for the others: less is not seen in
+times of three digits.
 """
 MOST_APART = 1.1
 """How many times as large the ratio of the times shown may be as that of pairs of steps: a reader
@@ -119,27 +119,29 @@ def describe_samples(comparison: Comparison) -> list[str]:
     """State what the comparison is based on, and what it cannot show."""
     if comparison.pairs > 1:
         basis = (
-            f"{comparison.pairs} captures of each version, compared in pairs; times are for the"
-            " median step."
+            f"{comparison.pairs} captures of each version, compared in pairs; times are means over"
+            " all their steps."
         )
     else:
         old, new = comparison.steps
         if comparison.unit == "step":
-            basis = f"Times are for the median step: {old} steps before, {new} after."
-            # A part without an interval of its own is one that some steps lack.
-            parts = [each for each in comparison.changes if each.before and each.after]
-            if comparison.speedup_low is not None and any(each.low is None for each in parts):
-                basis += " A part that some steps lack has its mean."
+            basis = (
+                f"Times are means over all steps, {old} before and {new} after, as in a report:"
+                " parts add up to the step."
+            )
         elif comparison.unit == "image":
-            basis = "Times are for the median batch: a server has no steps."
+            basis = (
+                "Times of an image and of a batch are means; parts are of the whole recording,"
+                " since a server has no steps."
+            )
         else:
             basis = "A side without marked steps has the times of its whole recording."
-    lines = [basis, *_describe_sums(comparison)]
+    lines = [basis]
     mean = comparison.mean_speedup
     if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         lines.append(
             f"The mean step is {mean:.2f}x as fast: a check comes near that, since it times whole"
-            " runs, with every step that is unlike the median one."
+            " runs, with every step that is unlike the others."
         )
     if comparison.repeats:
         lines.append("All of them are modelled, and the same in every run.")
@@ -153,26 +155,6 @@ def describe_samples(comparison: Comparison) -> list[str]:
     if comparison.control is not None:
         lines.append(_describe_control(comparison.control))
     return lines
-
-
-def _describe_sums(comparison: Comparison) -> list[str]:
-    """State what the parts of a step come to, where that is not the step: a line or none."""
-    parts = [change for change in comparison.changes if change.group in ("device", "gap")]
-    if any(change.group == "gap" for change in parts):
-        parts = [change for change in parts if change.what != "idle"]  # its causes are there
-    whole = next(each for each in comparison.changes if each.group == "step")
-    sums = sum(part.before for part in parts), sum(part.after for part in parts)
-    wholes = whole.before, whole.after
-    pairs = list(zip(sums, wholes, ("before", "after"), strict=True))
-    if comparison.unit != "step" or all(
-        abs(together - step) <= UNADDED * step for together, step, _ in pairs
-    ):
-        return []
-    each = " and ".join(
-        f"{words.format_duration(together)} of {words.format_duration(step)} {when}"
-        for together, step, when in pairs
-    )
-    return [f"Each part has its own median step, so parts need not add up: to {each}."]
 
 
 def _describe_control(control: Control) -> str:
@@ -251,19 +233,48 @@ def format_ratio(change: FigureChange) -> str:
         return f"{change.ratio:.2f}x"
     if change.before:
         return "gone"
-    return "new"
+    return "new" if judge_change(change) != "new" else ""
+
+
+def judge_change(change: FigureChange) -> str:
+    """Return whether a change is better or worse, in a word; of a line, operator, kernel or range
+    that one side alone has, only that it is new: what it took the place of tells what it brought.
+    """
+    if change.outcome == "worse" and not change.before and change.group in _REPLACED:
+        return "new"
+    return change.outcome
+
+
+_REPLACED = ("range", "line", "operator", "kernel")
 
 
 def format_between(change: FigureChange) -> str:
     """Return the interval of a ratio that is shown as such; empty where it is not known."""
-    if format_ratio(change)[0] in "<>–":
+    if format_ratio(change)[:1] in ("<", ">", "–"):
         return ""
     return format_interval(change.low, change.high)
 
 
+def describe_others(comparison: Comparison, group: str) -> tuple[str, str] | None:
+    """Return what a group's parts that have no row of their own come to, before and after: what the
+    rows lack of the step or, of the causes of idle time, of that. None if the rows add up to it.
+    """
+    rows = shown_changes(comparison, group)
+    idle = next((each for each in comparison.changes if each.what == "idle"), None)
+    step = next(each for each in comparison.changes if each.group == "step")
+    whole = {"device": step, "gap": idle}.get(group)
+    if not rows or whole is None or comparison.unit == "image":
+        return None
+    before = whole.before - sum(row.before for row in rows)
+    after = whole.after - sum(row.after for row in rows)
+    if before < ROUNDING * step.before and after < ROUNDING * step.after:
+        return None
+    return format_change_time(before), format_change_time(after)
+
+
 def format_change_time(ns: float) -> str:
     """Return a time before or after; a dash for what is not there at all."""
-    if ns:
+    if ns >= 1:
         return words.format_duration(ns)
     return "–"
 

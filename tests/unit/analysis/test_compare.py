@@ -5,6 +5,7 @@ import json
 import random
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,11 +15,17 @@ from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
+    describe_others,
     describe_samples,
     describe_speedup,
+    format_between,
+    format_change_time,
     format_ratio,
+    judge_change,
     label_change,
+    shown_changes,
 )
 from bottleneck_lab.trace.names import LINES_OF, MODELLED_HOST
 
@@ -211,7 +218,78 @@ def test_the_mean_step_is_given_where_it_differs_from_the_median(timelines):
     assert result.speedup == pytest.approx(1.0, abs=0.01)
     assert result.mean_speedup == pytest.approx(2.0, abs=0.05)
     assert any("The mean step is 1.98x as fast" in line for line in describe_samples(result))
-    assert not any("mean" in line for line in describe_samples(compare(fast, fast)))
+    assert not any("mean step" in line for line in describe_samples(compare(fast, fast)))
+
+
+def _ragged(late_us):
+    """A loop that waits in every third step, and copies in every fourth."""
+    number = itertools.count()
+
+    def step(run):
+        nth = next(number)
+        run.launch("gemm", 300.0)
+        if nth % 3 == 0:
+            run.wait()
+            run.python(late_us)
+        if nth % 4 == 0:
+            run.copy(1 << 20, pinned=True)
+        run.launch("softmax", 100.0 + nth)
+
+    return step
+
+
+def test_a_capture_has_one_figure_for_a_part_whatever_it_is_compared_with(timelines):
+    first, second, third = (
+        observe(timelines(_ragged(us), seeds=(seed,))[0])
+        for seed, us in enumerate((900.0, 300.0, 0.0))
+    )
+    figures = [
+        {(each.group, each.what): (each.before, each.after) for each in compare(*pair).changes}
+        for pair in ((first, second), (first, third), (second, third))
+    ]
+    for key in figures[0].keys() & figures[1].keys() & figures[2].keys():
+        assert figures[0][key][0] == figures[1][key][0]
+        assert figures[0][key][1] == figures[2][key][0]
+        assert figures[1][key][1] == figures[2][key][1]
+
+
+def test_the_rows_of_a_table_sum_to_the_step_and_to_its_idle_time(timelines):
+    before, after = (
+        timelines(_ragged(us), seeds=(seed,))[0] for seed, us in ((1, 900.0), (2, 9.0))
+    )
+    comparison = compare(before, after)
+    whole = next(each for each in comparison.changes if each.group == "step")
+    assert whole.before == pytest.approx(summarise(before).step_mean_ns, abs=1)
+    idle = outcomes(comparison)["device", "idle"]
+    for group, total in (("device", whole), ("gap", idle)):
+        rows = shown_changes(comparison, group)
+        for side in ("before", "after"):
+            rest = getattr(total, side) - sum(getattr(row, side) for row in rows)
+            assert 0 <= rest + 1 < 0.02 * getattr(whole, side)
+
+
+def test_what_has_no_row_is_a_row_together(timelines):
+    before, after = (timelines(_ragged(us), seeds=(1,))[0] for us in (900.0, 9.0))
+    comparison = compare(before, after)
+    rows = [change for change in comparison.changes if change.group == "gap"]
+    idle = outcomes(comparison)["device", "idle"]
+    left = [change for change in comparison.changes if change not in rows[1:]]
+    others = describe_others(msgspec.structs.replace(comparison, changes=left), "gap")
+    assert others == (
+        words.format_duration(idle.before - rows[0].before),
+        words.format_duration(idle.after - rows[0].after),
+    )
+
+
+def test_what_a_fix_brings_along_is_new_and_not_worse(timelines):
+    def step(names):
+        return lambda run: [run.launch(name, 300.0) for name in names]
+
+    ((before,), (after,)) = (timelines(step(each)) for each in (["gemm"], ["gemm", "softmax"]))
+    change = outcomes(compare(before, after))["kernel", "softmax"]
+    assert (judge_change(change), format_ratio(change), format_between(change)) == ("new", "", "")
+    gap = msgspec.structs.replace(change, group="gap", what="input")
+    assert (judge_change(gap), format_ratio(gap)) == ("worse", "new")
 
 
 def _loop(factor):

@@ -56,7 +56,8 @@ Series = dict[Key, Floats64]
 @dataclass(frozen=True, slots=True)
 class StepFigures:
     """`series` holds, by figure, nanoseconds of each step (one value for the whole capture without
-    steps); over several devices and ranks, the mean.
+    steps); over several devices and ranks, the mean. `mean_step_ns` is what the means of the
+    devices' parts add up to.
 
     `origins`: which operator launched most of a kernel, by the kernel's name; a kernel that is
     renamed or fused is told by it.
@@ -65,6 +66,7 @@ class StepFigures:
     steps: int
     series: Series
     origins: dict[str, str]
+    mean_step_ns: float
 
 
 def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFigures:
@@ -80,7 +82,10 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     if steps:
         ranks = {step.rank for step in steps}
         by_rank = [[step.cost_ns for step in steps if step.rank == rank][:count] for rank in ranks]
-        costs = even_out(np.mean(np.array(by_rank, dtype=np.float64), axis=0))
+        costs = np.mean(np.array(by_rank, dtype=np.float64), axis=0)
+    mean_step_ns = float(costs.mean())
+    if steps:
+        costs = even_out(costs)
     operators, origins = _operator_series(timeline, edges, ends, count)
     series: Series = {("step", "time"): costs}
     for part in (
@@ -92,7 +97,7 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
         _line_series(timeline, edges, ends, count),
     ):
         series |= part
-    return StepFigures(count, series, origins)
+    return StepFigures(count, series, origins, mean_step_ns)
 
 
 def find_step_parts(times: Sequence[DeviceTime], steps: Sequence[Step]) -> Series:

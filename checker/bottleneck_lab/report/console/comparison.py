@@ -17,18 +17,20 @@ from bottleneck_lab.report.comparison_words import (
     describe_differences,
     describe_headline,
     describe_memory,
+    describe_others,
     describe_samples,
     describe_waits,
     format_between,
     format_change_time,
     format_ratio,
+    judge_change,
     kernel_labels,
     label_change,
     shown_changes,
 )
 from bottleneck_lab.report.console.terminal import Sheet
 
-_STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow"}
+_STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow", "new": ""}
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
@@ -60,6 +62,10 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
         _print_changes(sheet, changes, kernels)
+        others = describe_others(comparison, group)
+        if others:
+            before, after = others
+            sheet.path(sheet.safe(f"{before:>43} → {after:<8} others"))
     for field, title in FINDINGS.items():
         titles = getattr(comparison, field)
         if titles:
@@ -79,7 +85,8 @@ def _print_changes(
         between = f"({interval})" if interval else ""
         figures = sheet.safe(f"{format_ratio(change):>7} {between:13} {before:>8} → {after:<8} ")
         room = sheet.width - len(figures) - 13
-        outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
+        word = judge_change(change)
+        outcome = (f" {word:12}", _STYLES[word])
         sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room)))
     for sentence in words.describe_fixed_prices(change.what for change in changes):
         sheet.line(sentence, indent=1, style="dim")

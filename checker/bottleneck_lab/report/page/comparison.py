@@ -10,11 +10,13 @@ from bottleneck_lab.report.comparison_words import (
     describe_differences,
     describe_headline,
     describe_memory,
+    describe_others,
     describe_samples,
     describe_waits,
     format_between,
     format_change_time,
     format_ratio,
+    judge_change,
     kernel_labels,
     label_change,
     shown_changes,
@@ -22,7 +24,13 @@ from bottleneck_lab.report.comparison_words import (
 from bottleneck_lab.report.page.markup import Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 
-_STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "cannot tell": "INCONCLUSIVE"}
+_STYLES = {
+    "better": "PASS",
+    "worse": "FAIL",
+    "same": "soft",
+    "cannot tell": "INCONCLUSIVE",
+    "new": "soft",
+}
 
 
 def comparison_section(comparison: Comparison) -> Section:
@@ -40,7 +48,8 @@ def comparison_section(comparison: Comparison) -> Section:
     for group, title in GROUPS.items():
         changes, rows = shown_changes(comparison, group), []
         for change in changes:
-            outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
+            word = judge_change(change)
+            outcome = tag("b", word, class_=_STYLES[word])
             rows.append(
                 [
                     label_change(change, kernels),
@@ -51,6 +60,9 @@ def comparison_section(comparison: Comparison) -> Section:
                     outcome,
                 ]
             )
+        others = describe_others(comparison, group)
+        if others:
+            rows.append(["others", *others, "", "", ""])
         often = describe_waits(comparison) if group == "sync" else ""
         if rows:
             tables.append(
