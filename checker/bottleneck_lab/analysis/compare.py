@@ -76,12 +76,12 @@ NOTABLE_SHARE = 0.005
 
 
 class FigureChange(msgspec.Struct, frozen=True):
-    """One figure before and after, ns a step: means over all steps, so that a step's parts add up to
-    it. `ratio` is how a typical sample before compares with one after (above 1: less now; 0 when it
-    is gone), between `low` and `high`; a bound that the samples cannot bear is None. Of modelled
-    times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel, the kernels that a
-    fused one replaces, a line that was edited or moved, or copies of pageable memory that are of
-    pinned memory now, were called.
+    """One figure before and after, ns a step: means over all steps, so that a step's parts add up
+    to it. `ratio` is how a typical sample before compares with one after (above 1: less now; 0 when
+    it is gone), between `low` and `high`; a bound that the samples cannot bear is None. Of modelled
+    times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel,
+    the kernels that a fused one replaces, a line that was edited or moved, or copies of pageable
+    memory that are of pinned memory now, were called.
     """
 
     what: str

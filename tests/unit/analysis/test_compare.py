@@ -21,7 +21,6 @@ from bottleneck_lab.report.comparison_words import (
     describe_samples,
     describe_speedup,
     format_between,
-    format_change_time,
     format_ratio,
     judge_change,
     label_change,

@@ -61,11 +61,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         often = describe_waits(comparison) if group == "sync" else ""
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
-        _print_changes(sheet, changes, kernels)
-        others = describe_others(comparison, group)
-        if others:
-            before, after = others
-            sheet.path(sheet.safe(f"{before:>43} → {after:<8} others"))
+        _print_changes(sheet, changes, kernels, describe_others(comparison, group))
     for field, title in FINDINGS.items():
         titles = getattr(comparison, field)
         if titles:
@@ -75,9 +71,12 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _print_changes(
-    sheet: Sheet, changes: Sequence[FigureChange], kernels: Mapping[str, str]
+    sheet: Sheet,
+    changes: Sequence[FigureChange],
+    kernels: Mapping[str, str],
+    others: tuple[str, str] | None,
 ) -> None:
-    """Print the changes of one group, a line each."""
+    """Print the changes of one group, a line each, and what the `others` come to."""
     for change in changes:
         # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
         before, after = format_change_time(change.before), format_change_time(change.after)
@@ -88,5 +87,8 @@ def _print_changes(
         word = judge_change(change)
         outcome = (f" {word:12}", _STYLES[word])
         sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room)))
+    if others:
+        before, after = others
+        sheet.path(sheet.safe(f"{before:>43} → {after:<8} others"))
     for sentence in words.describe_fixed_prices(change.what for change in changes):
         sheet.line(sentence, indent=1, style="dim")
