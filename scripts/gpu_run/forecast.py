@@ -11,7 +11,7 @@ from scripts.gpu_run.records import State, is_good
 CHECKS_S = {
     "busy-ensemble": (39.0, 25.0),
     "forecaster-out-of-memory": (20.0, 20.0),
-    "fused-attention": (44.0, 54.0),
+    "fused-attention": (36.0, 49.0),
     "idle-gpu": (25.0, 27.0),
     "past-the-plateau": (40.0, 60.0),
     "perf-gate": (56.0, 56.0),
