@@ -77,6 +77,11 @@ class Evidence(msgspec.Struct, frozen=True):
         return sum(use.working_ns for use in self.devices) or 1
 
     @property
+    def emulated(self) -> bool:
+        """True if a device is emulated: a GPU's compilers and decoders don't exist there."""
+        return any(use.emulated for use in self.devices)
+
+    @property
     def on_cpu(self) -> bool:
         """True if the capture has no accelerator, so that the CPU stands in for one."""
         return bool(self.devices) and all(use.is_cpu for use in self.devices)

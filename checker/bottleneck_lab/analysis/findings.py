@@ -26,6 +26,11 @@ _ELEMENTWISE = re.compile(
     r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE
 )
 _ELSEWHERE = "Move that work out of the loop, to another thread or process, or do it every N steps."
+_LAUNCH_LESS = (
+    "Launch less: one operator over stacked tensors where a loop calls it for each (batching),"
+    " fused or foreach operators, larger batches"
+)
+_PYTHON_OUT = "move Python work out of the step."
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 
 
@@ -47,6 +52,8 @@ class FindingKind:
     detect: Callable[[Evidence], list[Detection]]
     rests_on: tuple[Ground, ...] = ("idle", "host")
     at_most: bool = True
+    on_emulated: str = ""
+    """The advice on an emulated device, where it lacks some of `advice`; "" if it lacks nothing."""
 
 
 FINDINGS: tuple[FindingKind, ...] = (
@@ -54,7 +61,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "input-starved",
         "The device waits for data",
         "input-bound",
-        f"{idle.LOAD_AHEAD} or decode on the device (DALI).",
+        f"{idle.LOAD_AHEAD} {idle.ON_THE_DEVICE}.",
         "idle for input ≥ 10%",
         idle.late_input,
     ),
@@ -62,11 +69,11 @@ FINDINGS: tuple[FindingKind, ...] = (
         "launch-bound",
         "The host cannot launch work fast enough",
         "launch-bound",
-        "Launch less: torch.compile, CUDA Graphs, fused or foreach operators, larger batches; and"
-        " move Python work out of the step.",
+        f"{_LAUNCH_LESS}, torch.compile, CUDA Graphs; and {_PYTHON_OUT}",
         "idle while the host launched continuously, but too late, ≥ 10%",
         idle.late_launches,
         at_most=False,
+        on_emulated=f"{_LAUNCH_LESS}; and {_PYTHON_OUT}",
     ),
     FindingKind(
         "python-overhead",
@@ -231,6 +238,10 @@ FINDINGS: tuple[FindingKind, ...] = (
         work.kernels_like(_ELEMENTWISE, 0.40, "elementwise kernels"),
         rests_on=("kernels",),
         at_most=False,
+        on_emulated=(
+            "Use one operator where several spell it out (layer_norm, silu), fused optimizers"
+            " (fused=True), scaled_dot_product_attention."
+        ),
     ),
     FindingKind(
         "layout-conversions",
@@ -343,7 +354,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
                     (detection.title or kind.title) + detection.where,
                     detection.evidence,
                     kind.cause,
-                    detection.advice or kind.advice,
+                    detection.advice or (seen.emulated and kind.on_emulated) or kind.advice,
                     share,
                     gain,
                     kind.at_most,

@@ -279,9 +279,9 @@ def beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | 
     if not 0 <= share <= 1 or gain <= BEYOND_AMDAHL * ceiling(float(share)):
         return None
     return (
-        f"By Amdahl's law, removing a share of {share:.0%} entirely, and nothing else, makes the"
-        f" whole {ceiling(float(share)):.2f}x as fast. A prediction above that needs a second"
-        " reason: other time that the fix saves as well."
+        f"By Amdahl's law, removing a share of {share:.4g} entirely, and nothing else, makes the"
+        f" whole 1 / (1 - {share:.4g}) = {ceiling(float(share)):.2f}x as fast. A prediction above"
+        " that needs a second reason: other time that the fix saves as well."
     )
 
 

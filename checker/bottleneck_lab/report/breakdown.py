@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.use import DeviceUse
-from bottleneck_lab.analysis.findings import LEAST_GAIN
+from bottleneck_lab.analysis.findings import LEAST_GAIN, Finding
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
@@ -27,7 +27,7 @@ from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.analysis.what_if.replay import PAUSE_NS
 from bottleneck_lab.report import words
-from bottleneck_lab.trace.names import STEP, STEP_NAME
+from bottleneck_lab.trace.names import FIXED_PRICE, STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64
 from bottleneck_lab.wording import counted
 
@@ -337,7 +337,16 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
     )
     whole = "the run" if working == wall else "the part between the first and the last work"
     devices = len(summary.devices)
-    lines = [describe_removal(part, gain, working, whole, summary.collective_waits, devices)]
+    fixed = sum(
+        ns
+        for use in summary.devices
+        for cause in use.gap_causes
+        if part.cause == cause.cause
+        for name, ns in cause.inside
+        if FIXED_PRICE.search(name)
+    )
+    waits = summary.collective_waits
+    lines = [describe_removal(part, gain, working, whole, waits, devices, fixed)]
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(
@@ -354,10 +363,11 @@ def describe_removal(
     whole: str,
     waits: CollectiveWaits | None,
     devices: int = 1,
+    fixed_ns: int = 0,
 ) -> str:
     """State what removing one part of the time would gain at most, and how that follows.
     `working_ns` is the time of all `devices` together that shares are of, `whole` names what
-    gains, and `waits` are those of ranks for one another.
+    gains, `waits` are those of ranks for one another, and `fixed_ns` of the part cannot be removed.
     """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
@@ -369,17 +379,22 @@ def describe_removal(
             f"Removing this alone would not make {whole} faster: something else takes as long"
             " beside it."
         )
-    rest_ns = max(working_ns - part.ns, working_ns / HIGHEST_RATIO)
-    all_of_it, left, rest = (
-        words.format_duration(ns / devices) for ns in (working_ns, working_ns / gain, rest_ns)
-    )
+    rest_ns = max(working_ns - part.ns + fixed_ns, working_ns / HIGHEST_RATIO)
+    left, rest = (words.format_duration(ns / devices) for ns in (working_ns / gain, rest_ns))
     each = " on each device" if devices > 1 else ""
+    what, others = "this alone", " The other parts"
+    if fixed_ns:
+        fixed = words.format_duration(fixed_ns / devices)
+        what += f", but for the {fixed} that the host's model charges whatever the code does"
+        others = f" Those {fixed} and the other parts"
+    ratio = words.describe_ratio(working_ns / devices, working_ns / gain / devices)
     sentence = (
-        f"Removing this alone, with the work unchanged, would leave {left} of {all_of_it}{each}:"
-        f" {whole} would be at most {gain:.2f}x as fast; a fix that also saves work can gain more."
+        f"Removing {what}, with the work unchanged, would leave {left}{each}: {whole} would be at"
+        f" most {ratio} as fast; a fix that also saves work can gain more."
     )
     by_share, lost_ns = working_ns / rest_ns, working_ns / gain - rest_ns
-    others = f" The other parts sum to {rest}, which alone would be {by_share:.2f}x"
+    ratio = words.describe_ratio(working_ns / devices, rest_ns / devices)
+    others += f" sum to {rest}, which alone would be {ratio}"
     if gain > _FAR_FROM_SHARE * by_share:
         sentence += f"{others}, but some of them would then pass at the same time."
     elif left != rest and by_share > gain:
@@ -395,12 +410,29 @@ def describe_removal(
     return sentence
 
 
+def describe_finding_gain(summary: Summary, finding: Finding) -> str:
+    """State the division that a finding's gain comes from, per step where steps are marked; empty
+    for a finding that costs no time.
+    """
+    if finding.share_of_wall <= 0:
+        return ""
+    devices = max(len(summary.devices), 1)
+    whole_ns, of = sum(use.working_ns for use in summary.devices) / devices, ""
+    if summary.steps:
+        whole_ns, of = summary.step_mean_ns, " a step"
+    left_ns = whole_ns / finding.expected_gain_ratio
+    left = words.format_duration(left_ns)
+    return f"{left}{of} would remain: {words.describe_ratio(whole_ns, left_ns)}."
+
+
 def describe_lines(summary: Summary, *, on_device: bool) -> str:
     """Name the list of the reader's Python, and what it is sorted by: torch.profiler alone records
     functions, not lines.
     """
     exact = any(row.exact for row in summary.lines)
     by = "device time launched" if on_device else "the host's time in them"
+    if not on_device and not summary.cpu_only:
+        by = "the host's whole time in them"
     return f"{'Your lines of Python' if exact else 'Your functions (line of definition)'}, by {by}"
 
 

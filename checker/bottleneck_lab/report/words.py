@@ -67,6 +67,10 @@ MEASURES = (
 
 WAITED = "Where the host waited for the device, by share of the recording"
 WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
+ONLY_IDLE = (
+    "Only time in which the device was idle for this reason counts here: of a line's whole time on"
+    " the host, as it stands further below, this is a part."
+)
 MOSTLY = 0.9
 """Work that runs for this share (0-1) of a wait is what the wait is for."""
 
@@ -92,7 +96,8 @@ def describe_fixed_prices(names: Iterable[str]) -> list[str]:
     """
     return [
         f"'{name}' is what the model of the host charges each step for the Python beside its"
-        " operators: the loop's own, and the optimizer's. It is the same whatever your code does."
+        " operators: the loop's own, and the optimizer's. It is the same whatever your code does:"
+        " the gains that a report states leave it in."
         for name in dict.fromkeys(names)
         if FIXED_PRICE.search(name)
     ]
@@ -127,6 +132,27 @@ def format_duration(ns: float) -> str:
             decimals = int(abs(value) < 10) + int(abs(value) < 100)
             return f"{value:,.{decimals}f} {unit}"
     return f"{ns:.0f} ns"
+
+
+def describe_ratio(whole_ns: float, left_ns: float) -> str:
+    """Return a ratio of times with the division that it comes from, in as few digits as give it:
+    `239 ms / 36.0 ms = 6.64x`.
+    """
+    size, unit = next((pair for pair in _DURATIONS if whole_ns >= pair[0]), (1.0, "ns"))
+    ratio = f"{whole_ns / left_ns:.2f}"
+    whole = left = 0.0
+    for digits in range(3, 10):
+        whole, left = (float(f"{ns / size:.{digits}g}") for ns in (whole_ns, left_ns))
+        if f"{whole / left:.2f}" == ratio:
+            break
+    return f"{_plainly(whole)} {unit} / {_plainly(left)} {unit} = {ratio}x"
+
+
+def _plainly(value: float) -> str:
+    """Return a number with at least three digits, and no more decimals than it has."""
+    least = int(value < 10) + int(value < 100)
+    decimals = max(least, len(repr(value).partition(".")[2].rstrip("0")))
+    return f"{value:,.{decimals}f}"
 
 
 def join_numbers(numbers: Iterable[int]) -> str:
@@ -179,9 +205,15 @@ def describe_tokens(use: GenerationUse) -> list[str]:
     return lines
 
 
-def advise_tokens(use: GenerationUse) -> str:
-    """State what sets the pace of a token, and what would make it faster."""
-    advice = ""
+def advise_tokens(use: GenerationUse, *, emulated: bool) -> str:
+    """State what sets the pace of a token, and what would make it faster; on an `emulated` device,
+    of what exists there.
+    """
+    advice = graphs = ""
+    if not emulated:
+        graphs = (
+            "CUDA Graphs or torch.compile(mode='reduce-overhead') with a cache of fixed size, or "
+        )
     if use.device_ns >= SETS_THE_PACE * use.token_ns and not use.on_cpu:
         advice = (
             f"The device sets the pace: it reads all weights for each {use.unit}. Make several at"
@@ -191,8 +223,7 @@ def advise_tokens(use: GenerationUse) -> str:
     elif use.host_ns > use.device_ns and not use.on_cpu:
         advice = (
             f"The host sets the pace: it takes longer to launch a {use.unit}'s work than the device"
-            " to do it. Launch less for each: CUDA Graphs or torch.compile(mode='reduce-overhead')"
-            " with a cache of fixed size, or several sequences at once."
+            f" to do it. Launch less for each: {graphs}several sequences at once."
         )
     elif not use.on_cpu:
         advice = (

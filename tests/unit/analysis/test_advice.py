@@ -1,6 +1,8 @@
 """Advice fits the hardware and the settings of the capture."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +56,20 @@ def test_tensor_cores_are_advised_as_the_device_has_them(
     assert words in only.advice
     assert ("GradScaler" in only.advice) == (float(capability) < 8.0)
     assert 0.7 * ratio < only.expected_gain_ratio <= ratio
+
+
+@pytest.mark.parametrize("bottleneck", ["launch", "input", "elementwise"])
+def test_advice_names_nothing_that_an_emulated_device_lacks(timeline_of, bottleneck):
+    lacking = re.compile(r"torch\.compile|CUDA Graphs|DALI|Triton")
+    timeline = timeline_of(bottleneck)
+    real, emulated = (
+        summarise(replace(timeline, emulated=is_emulated)).findings[0].advice
+        for is_emulated in (False, True)
+    )
+    assert lacking.search(real)
+    assert emulated
+    assert not lacking.search(emulated)
+    assert ("batching" in emulated) == (bottleneck == "launch")
 
 
 def epochs(make, start: str):

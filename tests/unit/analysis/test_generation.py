@@ -48,21 +48,23 @@ def test_a_slow_host_sets_the_pace(make, tmp_path, mark):
     assert use.host_ns > 0.95 * use.token_ns
     assert use.launches == 51
     assert use.growth == pytest.approx(1.0, abs=0.1)
-    assert "The host sets the pace" in advise_tokens(use)
+    assert "The host sets the pace" in advise_tokens(use, emulated=False)
+    assert "CUDA Graphs" in advise_tokens(use, emulated=False)
+    assert "Launch less for each: several sequences" in advise_tokens(use, emulated=True)
 
 
 def test_a_busy_device_sets_the_pace(make, tmp_path):
     use = generated(make, tmp_path, kernels=50, kernel_us=60.0, host_us=12.0)
     assert use.device_ns > 0.95 * use.token_ns
     assert use.wait_ns > 0.5 * use.token_ns
-    assert "The device sets the pace" in advise_tokens(use)
+    assert "The device sets the pace" in advise_tokens(use, emulated=False)
 
 
 def test_tokens_that_take_longer_each_are_told_of_a_cache(make, tmp_path):
     use = generated(make, tmp_path, kernels=20, kernel_us=60.0, host_us=12.0, growth=0.1)
     assert use.growth > 2
     assert "takes" in describe_tokens(use)[1]
-    assert "cache" in advise_tokens(use)
+    assert "cache" in advise_tokens(use, emulated=False)
 
 
 def test_a_model_without_tokens_makes_predictions(make, tmp_path):

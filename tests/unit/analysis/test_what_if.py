@@ -104,6 +104,25 @@ def gains_of(tmp_path, run):
     return summarise(load(tmp_path / "x.json")).gains
 
 
+def test_a_bound_leaves_in_what_the_host_s_model_charges_whatever_runs(tmp_path, make):
+    """12 steps of 40 launches that come too late, and of a fixed 900 µs."""
+    run = make.Program(jitter=0.0)
+    for number in range(12):
+        begin = run.host
+        for _ in range(40):
+            run.operator("aten::mm", "kernel", 1.0, host_us=20.0)
+        loop = run.host
+        run.python(900)
+        run.range("a step besides its operators (modelled)", loop)
+        run.range(f"ProfilerStep#{number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    summary = summarise(load(tmp_path / "x.json"))
+    (use,) = summary.devices
+    for gain in (summary.gains["idle-launch"], summary.findings[0].expected_gain_ratio):
+        assert use.working_ns / gain == pytest.approx(12 * 900_000, rel=0.1)
+        assert gain == pytest.approx(wall_us(run) / (12 * 900), rel=0.1)
+
+
 def test_drawn_programs_gain_no_more_than_is_stated(tmp_path):
     """The first of `benchmarks/bounds.py`, which tries hundreds."""
     bounds = load_file(BENCHMARK, "bounds")

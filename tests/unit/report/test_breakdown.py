@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.steps.window import Step
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     Part,
     costly_lines,
@@ -25,6 +27,8 @@ from bottleneck_lab.report.breakdown import (
     line_label,
     wall_parts,
 )
+from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.page.summary import findings_section
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
@@ -83,11 +87,11 @@ def test_a_line_names_its_rank_where_there_are_several():
 @pytest.mark.parametrize(
     ("gain", "says"),
     [
-        (2.0, "leave 5.00 ms of 10.0 ms: the run would be at most 2.00x as fast; a fix that also"),
-        (2.5, "leave 4.00 ms of 10.0 ms: the run would be at most 2.50x as fast; a fix that also"),
+        (2.0, "leave 5.00 ms: the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast; a fix"),
+        (2.5, "leave 4.00 ms: the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast; a fix"),
         (2.5, "saves work can gain more. The other parts sum to 5.00 ms, which alone"),
-        (2.5, "sum to 5.00 ms, which alone would be 2.00x, but some of them would then pass at"),
-        (1.5, "sum to 5.00 ms, which alone would be 2.00x, but queued kernels also have pauses"),
+        (2.5, "would be 10.0 ms / 5.00 ms = 2.00x, but some of them would then pass at"),
+        (1.5, "would be 10.0 ms / 5.00 ms = 2.00x, but queued kernels also have pauses"),
         (1.0, "would not make the run faster: something else"),
     ],
 )
@@ -97,12 +101,40 @@ def test_a_gain_is_derived_and_explained_where_the_share_does_not_give_it(gain, 
     assert says in text.replace(" on each device", "")
 
 
+@pytest.mark.parametrize("bottleneck", ["input", "launch", "sync", "communication", "pageable"])
+def test_every_gain_follows_from_a_division_on_the_same_page(draw, bottleneck):
+    summary = summarise(load(CAPTURES / f"synthetic-{bottleneck}.json.gz"))
+    text = " ".join(draw(render_summary, summary).split())
+    page = str(findings_section(summary))
+    assert re.search(r"at most [\d.]+ ms / [\d.]+ ms = [\d.]+x as fast", text)
+    for finding in summary.findings:
+        gain = f"{finding.expected_gain_ratio:.2f}x"
+        step = words.format_duration(summary.step_mean_ns / finding.expected_gain_ratio)
+        stated = f"{step} a step would remain: "
+        assert stated in text
+        assert stated in page
+        assert f"{gain})" in text
+    divisions = re.findall(r"([\d.,]+) (\S+) / ([\d.,]+) \2 = ([\d.]+)x", text)
+    assert len(divisions) > len(summary.findings)
+    for whole, _, left, ratio in divisions:
+        assert f"{float(whole.replace(',', '')) / float(left.replace(',', '')):.2f}" == ratio
+
+
+def test_what_the_host_s_model_charges_is_left_in_a_ceiling_and_named():
+    part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=27_000_000, share=0.727)
+    text = describe_removal(part, 37.1 / 18.7, 37_100_000, "the run", None, fixed_ns=9_400_000)
+    assert "but for the 9.40 ms that the host's model charges whatever the code does" in text
+    assert "37.1 ms / 18.7 ms = 1.98x" in text
+    near = describe_removal(part, 1.5, 37_100_000, "the run", None, fixed_ns=9_400_000)
+    assert "Those 9.40 ms and the other parts sum to 19.5 ms" in near
+
+
 def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     """45.0 ms are left where the other parts sum to 44.1 ms: a reader who subtracts is told why."""
     sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
-    assert "leave 45.0 ms of 83.5 ms" in text
-    assert "sum to 44.1 ms, which alone would be 1.89x, but what the host did meanwhile" in text
+    assert "83.5 ms / 45.0 ms = 1.86x" in text
+    assert "sum to 44.1 ms, which alone would be 83.5 ms / 44.1 ms = 1.89x, but what the" in text
     waits = CollectiveWaits(8, waiting_ns=600_000, transfer_ns=38_800_000, late=[])
     late = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", waits)
     assert "but the ranks would still wait for one another" in late
@@ -136,7 +168,7 @@ def test_a_block_that_is_nearly_everything_has_its_ceiling_too():
     ns = use.wall_ns * 95 // 100
     summary = msgspec.structs.replace(summary, gains={part.key: 16.0}, findings=[])
     (sentence,) = describe_lead(summary, replace(part, ns=ns, share=0.95))
-    assert "at most 16.00x as fast" in sentence
+    assert " = 16.00x as fast" in sentence
     assert describe_lead(msgspec.structs.replace(summary, gains={}), part) == []
 
 

@@ -40,9 +40,9 @@ MORE_AHEAD = (
 )
 PREPARE_AHEAD = (
     "Prepare the next batch while the device works on this one, in several threads or processes;"
-    " make each request's preparation cheaper (decode at reduced size, cheaper transforms), or"
-    " decode on the device (DALI)."
+    " make each request's preparation cheaper (decode at reduced size, cheaper transforms)"
 )
+ON_THE_DEVICE = "or decode on the device (DALI)"
 FASTER_OPERATORS = (
     "Replace loops of small operators with one operator on a larger tensor, or use"
     " torch.compile; move other Python work out of the step."
@@ -138,12 +138,12 @@ def late_input(seen: Evidence) -> list[Detection]:
     loader = seen.loader
     if loader is not None:
         ahead = MORE_AHEAD
-    advice = f"{ahead} or decode on the device (DALI)."
+    advice = f"{ahead}." if seen.emulated else f"{ahead} {ON_THE_DEVICE}."
     if seen.on_cpu:  # a CPU that prepares input is not idle
         title, state = "The model waits for data", "no operator of the model ran"
         advice = f"{ahead}, and give the loader and the model separate cores."
     elif seen.serving:
-        advice = PREPARE_AHEAD
+        advice = f"{PREPARE_AHEAD}." if seen.emulated else f"{PREPARE_AHEAD}, {ON_THE_DEVICE}."
     if loader is not None and loader.cores and loader.workers > loader.cores:
         advice = (
             f"Use fewer workers: {loader.workers} share {loader.cores} cores, and each takes time"

@@ -69,6 +69,8 @@ class HostView:
     """One launch, with the operator that made it, or wait (or operator, where no launch was
     recorded) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
     """
+    fixed: iv.Intervals
+    """What the model of a host charges whatever runs; none of a real host."""
     steps: iv.Intervals
     stacks: bool
     """True if frames of Python were recorded."""
@@ -151,6 +153,7 @@ def view_host(
         long_launches=long_launches,
         active=active,
         launching=iv.close_holes(iv.join(pace, waits, fixed_price), BUSY_LAUNCHING_NS),
+        fixed=fixed_price,
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),
         operators=operators,

@@ -29,12 +29,14 @@ class Host(NamedTuple):
     """A program's host.
 
     `waits` are its waits for devices, `sending` its copies to them, `doing` its time by cause over
-    the whole window; `end`: of what is known of it in the window, ns.
+    the whole window; `fixed` is the part of that which no change of the program removes; `end`: of
+    what is known of it in the window, ns.
     """
 
     waits: iv.Intervals
     sending: iv.Intervals
     doing: Mapping[Cause, iv.Intervals]
+    fixed: iv.Intervals
     end: int
 
 
@@ -52,6 +54,7 @@ def find_host(
         waits=waits,
         sending=iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent]),
         doing=doing,
+        fixed=view.fixed,
         end=min(int(view.known.end[-1]), window.end) if len(view.known.end) else window.start,
     )
 

@@ -49,6 +49,7 @@ def make_plan(program: Program, removal: Removal, removed: Ints, offset: int) ->
     """Return the plan of a program without what is removed: of each task, `removed` ns."""
     tasks, host, window = program.tasks, program.host, program.window
     gone = iv.join(iv.NONE, *(host.doing.get(cause, iv.NONE) for cause in removal.causes))
+    gone = iv.subtract(gone, host.fixed)
     # Waits are taken out of the host's time here and put back by the replay, as long as they then
     # take.
     lost = iv.clip(iv.join(gone, host.waits), *window)

@@ -11,6 +11,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     costly_lines,
     costly_operators,
+    describe_finding_gain,
     describe_late_ranks,
     describe_lines,
     describe_scope,
@@ -170,7 +171,7 @@ def print_generation(sheet: Sheet, summary: Summary) -> None:
     sheet.heading(f"Why a {use.unit} takes its time{whose}")
     for line in words.describe_tokens(use):
         sheet.line(line, indent=1)
-    advice = words.advise_tokens(use)
+    advice = words.advise_tokens(use, emulated=summary.emulated)
     if advice and not summary.blind and not summary.remedies_later:
         sheet.line(advice, indent=1, lead=sheet.safe("→ "))
 
@@ -262,6 +263,8 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
         gain = words.describe_gain(finding)
         sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
+        if remains := describe_finding_gain(summary, finding):
+            sheet.line(remains, indent=3)
         if finding.doubt:
             sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
         if finding.advice:

@@ -226,6 +226,8 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     rows = _inside(summary, lead)
     for row in rows:
         sheet.ranked(*row)
+    if lead.cause and summary.lines and not summary.cpu_only:
+        sheet.line(words.ONLY_IDLE, indent=2)
     for sentence in words.describe_fixed_prices(name for name, *_ in rows):
         sheet.line(sentence, indent=2)
     if lead.cause == "launch":

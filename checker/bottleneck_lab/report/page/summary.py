@@ -12,6 +12,7 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
+    describe_finding_gain,
     describe_lead,
     describe_scope,
     describe_steps,
@@ -187,14 +188,18 @@ def findings_section(summary: Summary) -> Section:
         lead += f" Shares and gains are of the time {scope}."
     if summary.remedies_later:
         lead += f" {words.REMEDIES_LATER}"
-    return section("findings", "Findings", map(_finding, summary.findings), lead=lead)
+    return section(
+        "findings", "Findings", [_finding(summary, each) for each in summary.findings], lead=lead
+    )
 
 
-def _finding(finding: Finding) -> Markup:
+def _finding(summary: Summary, finding: Finding) -> Markup:
     gain = "–"
     if finding.share_of_wall:
         gain = words.describe_gain(finding)
     facts = {"Evidence": finding.evidence}
+    if remains := describe_finding_gain(summary, finding):
+        facts["Gain"] = remains
     if finding.doubt:
         facts["In doubt"] = f"{finding.doubt}."
     if finding.advice:

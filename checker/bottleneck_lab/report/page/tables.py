@@ -95,7 +95,7 @@ def generation_table(summary: Summary) -> Markup | None:
     listed = _table(head, cells, f"Why a {use.unit} takes its time", numeric=(1, 2))
     sentences = words.describe_tokens(use)
     if not summary.blind and not summary.remedies_later:
-        sentences.append(words.advise_tokens(use))
+        sentences.append(words.advise_tokens(use, emulated=summary.emulated))
     return join([listed or "", tag("p", " ".join(sentences), class_="soft")])
 
 
