@@ -29,7 +29,7 @@ from bottleneck_lab.cohort.members.changes import merge
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.grade import apportion
-from bottleneck_lab.cohort.view.room import STUCK_FAILED, load_room
+from bottleneck_lab.cohort.view.room import STUCK_FAILED, STUCK_MIN, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
@@ -256,7 +256,7 @@ def test_a_learner_sees_points_and_what_being_late_has_cost(room):
     with pages(room) as (_, visit, port):
         page = visit(person).get("/me").text
         assert "80.0 of 100" in page
-        assert "20.0 off: 36.0 h late" in page
+        assert "20.0 off: 1 d 12 h 6 s late" in page
         with room.cohort.database.writing() as connection:
             set_rules(connection, "slow", 0.0, feedback_at=4e9)
         labs = Visitor(port, token=token).get("/api/me").json()["labs"]
@@ -270,7 +270,7 @@ def test_partial_credit_is_a_sum_on_the_page_and_grace_is_named(sqlite_room):
     measured(sqlite_room, token, Outcome.FAIL)
     with pages(sqlite_room) as (instructor, visit, _):
         page = instructor.get(f"/people/{person.handle}/grades/slow").text
-        assert "5 minutes late, within the 10 minutes of grace" in page
+        assert "5 min late, within the 10 minutes of grace" in page
         mine = visit(person).get("/me/labs/slow/grade").text
     assert "What earned 50.0 of 100.0 points" in page
     for text in (page, mine):
@@ -363,6 +363,28 @@ def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):
         page = instructor.get(f"/people/{person.handle}/grades/slow").text
     rows = re.findall(r'row">([\w-]+)</th><td[^>]+Points">([^<]+)</td><td class="cell', page)
     assert rows == [("right-answers", "does not count"), ("speedup", "0.0 of 100.0")]
+
+
+def test_right_answers_that_earn_nothing_are_told_the_rule_on_every_surface(sqlite_room):
+    room = sqlite_room
+    person, token = room.join("Ada")
+    room.submit(token)
+    lease = claim(room)
+    lab = find_lab(lease.lab)
+    shipped = verdict_of(lab, lab.path, lease.device, Outcome.FAIL, value=0.9)
+    criteria = [*shipped.criteria, CriterionResult("cause", "diagnosis", True, "Right.")]
+    changes = {"outcome": Outcome.FAIL, "reason": shipped.reason, "criteria": criteria}
+    finish(room, lease, signed(room, lease, **changes))
+    rule = "answers alone earn nothing; credit begins where the work beats the shipped code"
+    with pages(room) as (instructor, _, port):
+        path = f"/people/{person.handle}/grades/slow"
+        assert f"none: {rule}" in instructor.get(path).text
+        labs = Visitor(port, token=token).get("/api/me").json()["labs"]
+        assert labs[0]["reason"] == f"none: {rule}", "as `lab status` prints it"
+        assert rule in exported(room, "csv")
+        fields = {"partial_credit": "yes", "answers_alone": "yes"}
+        assert saved(instructor, "/grades/rules", **fields)
+        assert "in part, for right answers, which count alone here" in instructor.get(path).text
 
 
 def test_one_page_says_for_learner_and_instructor_how_points_add_up(sqlite_room):
@@ -596,13 +618,35 @@ def test_the_references_code_earns_nothing_and_the_page_says_so(room):
     assert row["handle"] == person.handle
 
 
+def test_a_first_submission_is_progress_and_twenty_idle_minutes_after_it_are_not(sqlite_room):
+    room = sqlite_room
+    _, token = room.join("Ada")
+    room.clock.now += 60 * (STUCK_MIN + 1)
+    measured(room, token, Outcome.FAIL)
+    assert only_row(room).stuck is False, "handed in a moment ago, whenever they joined"
+    assert round(only_row(room).idle_min) == 0
+    room.clock.now += 60 * (STUCK_MIN + 1)
+    assert only_row(room).stuck is True, "nothing since"
+    for failed in range(1, STUCK_FAILED + 1):
+        measured(room, token, Outcome.FAIL)
+        assert only_row(room).failed == failed
+    measured(room, token)
+    room.clock.now += 60 * (STUCK_MIN + 1)
+    assert (only_row(room).failed, only_row(room).stuck) == (0, False)
+
+
+def only_row(room):
+    with room.cohort.database.reading() as connection:
+        judge = verdict_reader_of(room.cohort.public_key)
+        (row,) = load_room(connection, judge, room.clock()).rows
+    return row
+
+
 def test_trying_again_what_is_passed_makes_nobody_stuck(sqlite_room):
     room = sqlite_room
     _, token = room.join("Ada")
     measured(room, token)
     for _ in range(STUCK_FAILED):
         measured(room, token, Outcome.FAIL)
-    judge = verdict_reader_of(room.cohort.public_key)
-    with room.cohort.database.reading() as connection:
-        (row,) = load_room(connection, judge, room.clock()).rows
+    row = only_row(room)
     assert (row.passed, row.failed, row.stuck) == (1, 0, False)

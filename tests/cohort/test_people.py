@@ -119,6 +119,47 @@ def test_a_token_in_a_terminal_opens_no_page_of_staff(sqlite_room):
             assert Visitor(port, token=owner).ask("POST", "/api/login-link").status == status
 
 
+def staff_command(room, *words: str):
+    return CliRunner().invoke(app, ["cohort", "staff", *words, "--folder", str(room.cohort.folder)])
+
+
+def test_an_assistant_is_removed_and_brought_back_and_gets_a_new_password(sqlite_room):
+    room = sqlite_room
+    assert staff_command(room, "Grace").exit_code == 0
+    taken = staff_command(room, "grace").exception
+    assert "--new-password" in taken.remedy
+    with room.cohort.database.reading() as connection:
+        grace = people.find_staff(connection, "Grace")
+
+    def can_log_in(port: int, password: str) -> bool:
+        return Visitor(port).post("/login", name="Grace", password=password).status == 303
+
+    with pages(room) as (instructor, visit, port):
+        page = instructor.get("/settings").text
+        assert page.count(f'action="/people/{grace.handle}/remove"') == 1
+        assert page.count(">Remove</summary>") == 1, "nobody removes themselves"
+        assistant = visit(grace)
+        path = f"/settings/staff/{grace.handle}/password"
+        assert instructor.post(path, password="short").status == 400
+        assert instructor.post(path, password="another long one").status == 303
+        assert assistant.get("/room").status in (303, 401, 403), "logged out"
+        assert can_log_in(port, "another long one")
+        by_command = staff_command(room, "Grace", "--new-password").output.split()[-1]
+        assert (can_log_in(port, "another long one"), can_log_in(port, by_command)) == (False, True)
+        assistant = visit(grace)
+        assert instructor.post(f"/people/{grace.handle}/remove").status == 303
+        assert assistant.get("/room").status in (303, 401, 403), "logged out"
+        assert not can_log_in(port, by_command)
+        assert "Grace, removed" in instructor.get("/settings").text
+        assert instructor.post(f"/people/{grace.handle}/remove", how="restore").status == 303
+        assert can_log_in(port, by_command)
+        assert "removed and logged out" in staff_command(room, "Grace", "--remove").output
+        assert not can_log_in(port, by_command)
+        assert staff_command(room, "Grace").exit_code == 0, "the name is free again"
+        two = instructor.post(f"/people/{grace.handle}/remove", how="restore")
+        assert (two.status, "is called" in two.text) == (409, True)
+
+
 def names(room) -> list[str]:
     return [row.name for row in view(room).rows]
 

@@ -11,7 +11,7 @@ from bottleneck_lab.cohort.client import PATIENCE_S, Client
 from bottleneck_lab.cohort.members.membership import require_membership
 from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
-from bottleneck_lab.wording import counted
+from bottleneck_lab.wording import counted, spell_duration
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.members.membership import Membership
@@ -105,7 +105,7 @@ def _show(me: Me, url: str) -> None:
         if lab.points is not None:
             points = f", {lab.points:g} of {lab.max_points:g} points"
             if lab.penalty:
-                points += f" ({lab.penalty:g} off for being late)"
+                points += f" ({lab.penalty:g} off: {spell_duration(lab.late_s)} late)"
         mark = "✓" if lab.passed else "·"
         say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{points}{left}{due}")
         if lab.reason:

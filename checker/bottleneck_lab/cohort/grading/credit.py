@@ -89,10 +89,24 @@ def credit(judged: CheckedVerdict, basis: Basis, weights: Weights) -> float:
     whole = sum(part.weight for part in listed)
     if not whole:  # no weight is left for anything that this lab asks
         return float(judged.passed)
-    # Answers to questions are no work yet, unless they are all that a lab asks for.
-    better = weights.answers_alone or basis.fails_by == "diagnosis"
-    better = better or any(part.share and part.criterion.kind != "diagnosis" for part in listed)
-    return sum(part.weight * part.share for part in listed) / whole if better else 0.0
+    if not weights.answers_alone and _only_answers(listed, basis):
+        return 0.0
+    return sum(part.weight * part.share for part in listed) / whole
+
+
+def only_answers(judged: CheckedVerdict, basis: Basis, weights: Weights) -> bool:
+    """Return True for work that has nothing to be credited for but right answers.
+
+    They are no work yet, unless they are all that a lab asks for.
+    """
+    listed = parts(judged, basis, weights)
+    earning = any(part.weight * part.share for part in listed)
+    return earning and _earns(judged) and _only_answers(listed, basis)
+
+
+def _only_answers(listed: list[Part], basis: Basis) -> bool:
+    better = any(part.share and part.criterion.kind != "diagnosis" for part in listed)
+    return basis.fails_by != "diagnosis" and not better
 
 
 def _earns(judged: CheckedVerdict) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.cohort.grading.credit import GRADED, Basis, basis_of, credit
+from bottleneck_lab.cohort.grading.credit import GRADED, Basis, basis_of, credit, only_answers
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.people import Person, in_order
 from bottleneck_lab.cohort.refused import RefusedError
@@ -292,7 +292,8 @@ def _grade(
     points = grading.points[rules.lab]
     submissions = [one.submission for one in judged]
     grade = Grade(student, rules.lab, rules.due, max_score=points, submissions=submissions)
-    works = score_work(judged, points, rules.due, grading, basis_of(find_lab(rules.lab)))
+    basis = basis_of(find_lab(rules.lab))
+    works = score_work(judged, points, rules.due, grading, basis)
     scored = counting(works, grading.scoring)
     if scored is None:
         return grade
@@ -311,21 +312,27 @@ def _grade(
         checker=one.checker,
         altered=[each.submission for each in judged if each.problem],
         copied=one.copied,
-        reason=_reason(one, scored.share, grading),
+        reason=_reason(one, scored.share, grading, basis),
     )
 
 
 _UNDECIDED = "in part, for what was sure: the measurement could not decide the rest"
+_ANSWERS_ALONE = (
+    "none: answers alone earn nothing; credit begins where the work beats the shipped code"
+)
 
 
-def _reason(judged: CheckedVerdict, share: float, grading: GradingRules) -> str:
+def _reason(judged: CheckedVerdict, share: float, grading: GradingRules, basis: Basis) -> str:
     """Say why work earns this share (0–1) of the points; empty if it earns all."""
+    alone = grading.partial_credit and only_answers(judged, basis, grading.weights)
     reasons = [
         (bool(judged.problem), "the record was altered, so it scores nothing"),
         (judged.copied, "none: the code is the reference solution's"),
         (share == 1, ""),
         (share > 0 and judged.outcome is Outcome.INCONCLUSIVE, _UNDECIDED),
         (judged.passed, "all but answers that were corrected after a report had shown the figure"),
+        (share > 0 and alone, "in part, for right answers, which count alone here"),
+        (alone, _ANSWERS_ALONE),
         (judged.outcome is not Outcome.FAIL, f"none: the check's outcome was {judged.outcome}"),
         (not grading.partial_credit, "none: only a PASS earns points here"),
         (share > 0, "in part, for what is better than the shipped code"),

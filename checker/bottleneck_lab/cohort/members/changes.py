@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.cohort.members.calls import call_for_help
-from bottleneck_lab.cohort.members.people import Person, by_handle, checked_name
+from bottleneck_lab.cohort.members.people import Person, by_handle, checked_name, is_staff
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -103,9 +103,17 @@ def restore(connection: Connection, handle: str, at: float) -> None:
     """Undo a removal: the learner's token and submissions count again.
 
     Whoever the removal freed counts for them again, except those who were merged into somebody else
-    or removed since.
+    or removed since. Raises RefusedError for one of the staff whose name another has meanwhile.
     """
     people, events = tables.people, tables.events
+    query = select(people.c.name).where(people.c.handle == handle, people.c.role != "learner")
+    name = connection.execute(query).scalar()
+    if name is not None and is_staff(connection, name):
+        raise RefusedError(
+            "already-joined",
+            f"Somebody else is called '{name}' now.",
+            "Rename them first: a name logs one person in.",
+        )
     connection.execute(update(people).where(people.c.handle == handle).values(removed=None))
     person = by_handle(connection, handle)
     removals = (

@@ -14,6 +14,7 @@ from bottleneck_lab.cohort.members.secrets import digest, hash_password, passwor
 from bottleneck_lab.cohort.protocol import MAX_NAME
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.store.database import note
 
 Role = Literal["learner", "assistant", "instructor"]
 ROLES: tuple[Role, ...] = ("learner", "assistant", "instructor")
@@ -119,11 +120,49 @@ def add_staff(connection: Connection, role: Role, name: str, password: str, at: 
 
     Raises RefusedError if the name is taken.
     """
-    if _staff_row(connection, name) is not None:
+    if is_staff(connection, name):
         raise RefusedError(
-            "already-joined", f"Somebody is already called '{name}'.", "Choose another name."
+            "already-joined",
+            f"Somebody is already called '{name}'.",
+            f"Choose another name, or give {name} a new password: add `--new-password`, or look"
+            " under Settings.",
         )
     return add_person(connection, role, clean(name), at, password_hash=hash_password(password))
+
+
+def is_staff(connection: Connection, name: str) -> bool:
+    """Return True if an instructor or assistant has that name."""
+    return _staff_row(connection, name) is not None
+
+
+def find_staff(connection: Connection, name: str) -> Person:
+    """Return the instructor or assistant of that name. Raises RefusedError if there is none."""
+    row = _staff_row(connection, name)
+    if row is None:
+        raise RefusedError(
+            "not-found",
+            f"No instructor or assistant is called '{name}'.",
+            "Settings lists them, under Instructors and assistants.",
+        )
+    return as_person(row)
+
+
+def renew_password(connection: Connection, person: Person, password: str, at: float) -> None:
+    """Give an instructor or assistant another password. Whoever is logged in as them is logged out.
+
+    Raises RefusedError for a learner.
+    """
+    if not person.may("assistant"):
+        raise RefusedError(
+            "bad-request", f"{person.name} is a learner.", "Learners have no password."
+        )
+    table = tables.people
+    values = {"password_hash": hash_password(password)}
+    connection.execute(update(table).where(table.c.id == person.id).values(values))
+    # Who knew the old password may be logged in, or hold a link that still works.
+    for access in (tables.sessions, tables.login_links):
+        connection.execute(access.delete().where(access.c.person == person.id))
+    note(connection, at, "settings", f"{person.name} has a new password.")
 
 
 def _staff_row(connection: Connection, name: str) -> Any | None:

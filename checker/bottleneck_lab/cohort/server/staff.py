@@ -55,6 +55,8 @@ from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import UsageError
 
 router = APIRouter()
+MIN_PASSWORD = 12
+"""Characters of a password."""
 
 
 @router.get("/room")
@@ -319,14 +321,31 @@ def new_runner_token(request: Request) -> Response:
 def staff(request: Request, fields: Form) -> Response:
     """Add an assistant or an instructor. Raises RefusedError if something is missing."""
     name, role = clean(fields.get("name", "")), fields.get("role", "")
-    password = fields.get("password", "")
-    if not name or len(password) < 12 or role not in ("assistant", "instructor"):
-        raise RefusedError(
-            "bad-request",
-            "A name, a role and a password of at least 12 characters are needed.",
-            "Fill in all three.",
-        )
+    password = _password(fields)
+    if not name or role not in ("assistant", "instructor"):
+        raise RefusedError("bad-request", "A name and a role are needed.", "Fill in both.")
     database = state(request).cohort.database
     with database.writing() as connection:
         people.add_staff(connection, role, name, password, database.clock())  # type: ignore[arg-type]  # one of the two
     return RedirectResponse("/settings#saved", status_code=303)
+
+
+@router.post("/settings/staff/{handle}/password", dependencies=[Depends(INSTRUCTOR)])
+def new_password(request: Request, handle: str, fields: Form) -> Response:
+    """Give one of the staff another password. Raises RefusedError if it is too short."""
+    database, password = state(request).cohort.database, _password(fields)
+    with database.writing() as connection:
+        person = people.by_handle(connection, handle)
+        people.renew_password(connection, person, password, database.clock())
+    return RedirectResponse("/settings#saved", status_code=303)
+
+
+def _password(fields: dict[str, str]) -> str:
+    password = fields.get("password", "")
+    if len(password) < MIN_PASSWORD:
+        raise RefusedError(
+            "bad-request",
+            f"A password has at least {MIN_PASSWORD} characters.",
+            "Choose a longer one.",
+        )
+    return password

@@ -25,7 +25,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.criteria import format_figure
-from bottleneck_lab.wording import counted
+from bottleneck_lab.wording import counted, spell_duration
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
@@ -119,6 +119,7 @@ def _templates() -> Environment:
         prose=prose,
         figure=figure,
         counted=counted,
+        duration=spell_duration,
         points=points,
     )
     return environment

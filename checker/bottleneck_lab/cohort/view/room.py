@@ -21,7 +21,7 @@ from bottleneck_lab.grading.verdict import Outcome
 STUCK_FAILED = 3
 """Failed attempts since the last progress after which a learner is shown as stuck."""
 STUCK_MIN = 20.0
-"""Or minutes since then, after at least one failed attempt."""
+"""Or minutes since then, where the latest attempt failed."""
 
 MARKS = {
     "pass": "✓",
@@ -294,13 +294,13 @@ def _row(
     now: float,
 ) -> Row:
     judged = [verdicts[one.handle] for one in submitted if one.handle in verdicts]
-    failed, since = _since_progress(judged, person.joined or person.created)
+    failed, since, failing = _since_progress(judged, person.joined or person.created)
     idle_min = (now - since) / 60
     cells = [_cell(lab, [one for one in submitted if one.lab == lab], verdicts) for lab in labs]
     passed = sum(cell.state == "pass" for cell in cells)
     # Each submission counts all hints so far in its lab, so the latest one counts.
     hints = {one.lab: msgspec.json.decode(one.circumstances).get("hints", 0) for one in submitted}
-    stuck = failed >= STUCK_FAILED or (failed > 0 and idle_min >= STUCK_MIN)
+    stuck = failed >= STUCK_FAILED or (failing and idle_min >= STUCK_MIN)
     return Row(
         person.handle,
         person.name,
@@ -317,25 +317,26 @@ def _row(
     )
 
 
-def _since_progress(judged: list[CheckedVerdict], joined: float) -> tuple[int, float]:
-    """Return how many attempts have failed since the last progress, and when that was.
+def _since_progress(judged: list[CheckedVerdict], joined: float) -> tuple[int, float, bool]:
+    """Return how many attempts have failed since the last progress, when that was, and whether the
+    latest attempt failed.
 
-    Progress is a lab passed, or more of its criteria met than ever before. Whoever tries a lab
-    again that is passed already does not fail by it.
+    Progress is a lab handed in for the first time, passed, or with more of its criteria met than
+    ever before. Whoever tries a lab again that is passed already does not fail by it.
     """
-    failed, since = 0, joined
+    failed, since, failing = 0, joined, False
     best: dict[str, int] = {}
     passed: set[str] = set()
     for one in judged:
-        better = one.lab in best and one.held > best[one.lab]
-        if one.passed or (one.outcome is Outcome.FAIL and better):
+        failing = one.outcome is Outcome.FAIL and one.lab not in passed
+        if one.passed or one.held > best.get(one.lab, -1):
             failed, since = 0, one.recorded
-        elif one.outcome is Outcome.FAIL and one.lab not in passed:
+        elif failing:
             failed += 1
         best[one.lab] = max(best.get(one.lab, 0), one.held)
         if one.passed:
             passed.add(one.lab)
-    return failed, since
+    return failed, since, failing
 
 
 _STATES = {
