@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from bottleneck_lab.cohort.backup import back_up, restore
-from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.folder import Config, create_cohort, open_cohort
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import UsageError
@@ -73,3 +73,14 @@ def test_a_backup_of_another_version_is_refused_in_words(sqlite_room, tmp_path, 
     with pytest.raises(UsageError, match="written by another version"):
         restore(file, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_only_the_owner_can_read_a_cohorts_database(tmp_path):
+    create_cohort(tmp_path / "made", Config("Autumn"))
+    with open_cohort(tmp_path / "made") as cohort:
+        back_up(cohort, tmp_path / "backup.tar")
+        # With the files that SQLite keeps beside it while it is open.
+        modes = [file.stat().st_mode & 0o777 for file in cohort.folder.glob("cohort.db*")]
+    assert set(modes) == {0o600}
+    restore(tmp_path / "backup.tar", tmp_path / "restored")
+    assert (tmp_path / "restored" / "cohort.db").stat().st_mode & 0o777 == 0o600

@@ -7,9 +7,12 @@ import pytest
 from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.store import tables
 
 from . import canvas
+from .canvas import Student
 from .test_exports import exported, grades, measured
+from .test_grades import pages, saved
 
 FORMS = {
     "as it is": {},
@@ -51,6 +54,47 @@ def test_names_ids_and_sections_come_back_as_canvas_gave_them(sqlite_room):
     assert lines[4].startswith('Madonna,104,020264,madonna,"Lab A, Lab B, and Lecture",')
     assert lines[5].startswith('"Öztürk, Ayşe",105,20265,ayse,Section 1,')
     assert lines[6].startswith('"van der Berg, Jan",103,,jan@example.org,Section 1,')
+
+
+def test_merged_learners_keep_the_ids_that_either_has(sqlite_room):
+    room = sqlite_room
+    enter(room, canvas.exported())
+    enter(room, b"student_id,first_name,last_name\n20261,Ada,Lovelace\nm4,Madonna,\n")
+    ids = {row.student_id: row.handle for row in room.rows(tables.people)}
+    with pages(room) as (instructor, _, _):
+        # Into the learner of the table, and out of the one of Canvas: which way does not matter.
+        assert saved(instructor, f"/people/{ids['101']}/merge", into=ids["20261"])
+        assert saved(instructor, f"/people/{ids['m4']}/merge", into=ids["104"])
+        page = instructor.get(f"/people/{ids['20261']}").text
+        for text in ("20261", "ada", "101"):
+            assert f"<dd>{text}</dd>" in page
+    lines = exported(room, "canvas").splitlines()
+    assert '"Lovelace, Ada",101,20261,ada,Lab A and Lecture,,' in [
+        line[: line.index("Lecture") + 9] for line in lines if "Lovelace" in line
+    ]
+    assert any(line.startswith("Madonna,104,020264,madonna,") for line in lines)
+    (row,) = [line for line in exported(room, "moodle").splitlines() if "Madonna" in line]
+    assert ",m4," in row, "an own id comes before Canvas's number"
+
+
+def test_an_id_that_both_have_differently_is_shown_before_a_merge(sqlite_room):
+    room = sqlite_room
+    one, other = (
+        Student(101, "Lovelace, Ada", "s1", "ada"),
+        Student(102, "Lovelace, Ada", "s2", "ada"),
+    )
+    enter(room, canvas.exported((one, other)))
+    ids = {row.student_id: row.handle for row in room.rows(tables.people)}
+    path = f"/people/{ids['102']}/merge"
+    with pages(room) as (instructor, _, _):
+        page = instructor.post(path, into=ids["101"]).text
+        assert "Nobody's points change" in page
+        assert "Exports give 101 as the Canvas id of Ada Lovelace, no longer 102." in page
+        assert "Exports give s1 as the SIS id of Ada Lovelace, no longer s2." in page
+        assert "SIS login" not in page
+        assert {row.merged_into for row in room.rows(tables.people)} == {None}
+        assert saved(instructor, path, into=ids["101"])
+    assert 'Lovelace, Ada",101,s1,ada,' in exported(room, "canvas")
 
 
 @pytest.mark.parametrize("header", ["SIS UserID", "sis user id"])

@@ -19,6 +19,7 @@ from bottleneck_lab.cohort.grading.exports import (
     EXPORTS,
     NBGRADER,
     export_grades,
+    guests,
     render_exports_table,
 )
 from bottleneck_lab.cohort.grading.grades import DAY_S, late_share, load_grades
@@ -78,6 +79,8 @@ def test_a_roster_is_read_however_it_comes(kind):
         ("student_id,name\n\ns1,Ada,ada@example.org\n", "Line 3 of the roster has 3 cells"),
         ("student_id,name,email\ns1,Ada\n", "Line 2 of the roster has 2 cells"),
         ("student_id,name\n\n", "no learners"),
+        ("student_id,name\n1.23457E+06,Ada\n", "Line 2 .* has 1.23457E\\+06 for an id"),
+        ("student_id;name;sis_id\ns1;Ada;1,2E+11\n", "Line 2 .* has 1,2E\\+11 for an id"),
     ],
 )
 def test_a_roster_that_cannot_be_used_is_refused_with_the_line(text, message):
@@ -252,7 +255,7 @@ def exported(room, kind) -> str:
 def grades(room):
     with room.cohort.database.reading() as connection:
         return {
-            (one.student.student_id, one.lab): one
+            (one.student.student_id or one.student.handle, one.lab): one
             for one in load_grades(connection, verdict_reader_of(room.cohort.public_key))
         }
 
@@ -304,15 +307,105 @@ def test_a_roster_read_again_corrects_and_doubles_nobody(room):
     }
 
 
-@pytest.mark.parametrize("kind", ["csv", "nbgrader", "canvas", "moodle", "gradescope"])
-def test_an_export_of_grades_is_a_roster_again(sqlite_room, kind):
+def packed(room, kind) -> bytes:
+    with room.cohort.database.reading() as connection:
+        return export_grades(connection, room.cohort, EXPORTS[kind])
+
+
+@pytest.fixture
+def guest_room(sqlite_room):
+    """A room of two learners on the roster, and of Frieda, who joined by name."""
     room = sqlite_room
     with room.cohort.database.writing() as connection:
         enter_roster(connection, read_roster(ROSTERS["own"].encode()).learners, 0.0)
-    again = read_roster(exported(room, kind).encode())
+    frieda, token = room.join("Frieda")
+    measured(room, token)
+    return room, frieda
+
+
+@pytest.mark.parametrize("kind", ["csv", "nbgrader", "canvas", "moodle", "gradescope", "evidence"])
+def test_an_export_of_grades_is_a_roster_again_without_its_guests(guest_room, kind):
+    room, _ = guest_room
+    again = read_roster(packed(room, kind))
     assert {one["student_id"] for one in again.learners} == {"s1", "s2"}
+    assert again.guests == ["Frieda"]
     with room.cohort.database.writing() as connection:
-        assert enter_roster(connection, again.learners, 0.0)[0] == 0, "nobody is new"
+        added, corrected = enter_roster(connection, again.learners, 0.0)
+    assert added == 0, "nobody is new"
+    sentence = describe_roster(again, added, corrected)
+    assert sentence.endswith("Left out, since they have no student id: Frieda.")
+
+
+def test_exports_of_an_earlier_version_give_guests_their_handle_and_are_read(guest_room):
+    room, frieda = guest_room
+    table = exported(room, "csv").replace(f",{frieda.handle},", f"{frieda.handle},{frieda.handle},")
+    again = read_roster(table.encode())
+    assert ({one["student_id"] for one in again.learners}, again.guests) == (
+        {"s1", "s2"},
+        ["Frieda"],
+    )
+
+
+def test_an_export_of_guests_alone_is_no_roster(sqlite_room):
+    sqlite_room.join("Frieda")
+    with pytest.raises(UsageError, match="Nobody in this export has a student id: Frieda"):
+        read_roster(packed(sqlite_room, "csv"))
+
+
+@pytest.mark.parametrize(("kind", "message"), [("json", "This is JSON"), ("files", "graded files")])
+def test_an_export_that_is_no_roster_is_refused_by_what_it_is(guest_room, kind, message):
+    room, _ = guest_room
+    with pytest.raises(UsageError, match=message) as refused:
+        read_roster(packed(room, kind))
+    assert "lab cohort export csv" in refused.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["canvas", "moodle", "gradescope", "nbgrader"])
+def test_a_guest_has_no_id_in_a_gradebook_and_every_export_says_so(guest_room, kind, tmp_path):
+    room, frieda = guest_room
+    assert frieda.handle not in exported(room, kind)
+    words = ["cohort", "export", kind, "--folder", str(room.cohort.folder)]
+    done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "grades.csv")])
+    sentence = (
+        "1 learner is not on the roster (Frieda); without a student id, the platform will not"
+        " recognise them."
+    )
+    assert sentence in " ".join(done.output.split())
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, room.clock())
+    with serving(room.cohort.folder) as (port, _):
+        room.cohort.database.clock = time.time
+        assert sentence in log_in(room, port, instructor).get("/grades").text
+
+
+def test_many_guests_are_counted_and_a_room_without_a_roster_says_so(sqlite_room):
+    room = sqlite_room
+    for number in range(7):
+        room.join(f"Guest {number}")
+    with room.cohort.database.reading() as connection:
+        assert guests(connection).startswith("No learner is on a roster; without a student id")
+    with room.cohort.database.writing() as connection:
+        enter_roster(connection, read_roster(ROSTERS["own"].encode()).learners, 0.0)
+        assert "7 learners are not on the roster (Guest 0, " in guests(connection)
+        assert "Guest 4 and 2 more)" in guests(connection)
+
+
+def test_the_json_has_moments_as_the_csv_has_them(room):
+    ada, _ = roster_room(room)
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", room.clock(), due=room.clock() + 60)
+    measured(room, ada)
+    (row,) = [row for row in csv.DictReader(io.StringIO(exported(room, "csv"))) if row["received"]]
+    grades = json.loads(exported(room, "json"))["grades"]
+    (one,) = [grade for grade in grades if grade["received"]]
+    assert (one["received"], one["due"]) == (row["received"], row["due"])
+    assert [one["due"] for one in grades if one["lab"] == "wrong"] == [None, None]
+
+
+def test_a_file_is_named_after_what_is_in_it():
+    assert EXPORTS["csv"].file_name("autumn") == "autumn-grades.csv"
+    assert EXPORTS["json"].file_name("autumn") == "autumn-grades.json"
+    assert EXPORTS["canvas"].file_name("autumn") == "autumn-canvas.csv"
 
 
 def test_the_best_submission_counts_and_partial_credit_is_progress(room):

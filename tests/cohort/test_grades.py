@@ -538,6 +538,23 @@ def raise_a_score(files: dict[str, bytes]) -> None:
     files["grades.csv"] = files["grades.csv"].replace(b",72,", b",80,")
 
 
+def remove(kind: str):
+    """Return a change that takes one file of a kind out of an archive."""
+    return lambda files: files.pop(next(name for name in files if name.startswith(kind)))
+
+
+def add_verdict(files: dict[str, bytes]) -> None:
+    files["verdicts/more.json"] = b"{}"
+
+
+def break_receipt(files: dict[str, bytes]) -> None:
+    files[next(name for name in files if name.startswith("receipts/"))] = b"[]"
+
+
+def break_table(files: dict[str, bytes]) -> None:
+    files["grades.csv"] = b"\xff" + files["grades.csv"].replace(b",72,", b",many,")
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -548,8 +565,20 @@ def raise_a_score(files: dict[str, bytes]) -> None:
         (change_json("receipts/", "received_at", value="2020-01-01T00:00:00Z"), "not what key"),
         (swap_verdicts, "do not belong"),
         (raise_a_score, "grades.csv and grades.json differ in Ada"),
+        (change_json("grades.json", "labs", value=1), "is not what key"),
+        (change_json("grades.json", "signature", value=1), "is not what key"),
+        (remove("verdicts/"), "The verdict of Ada Łovelace's submission"),
+        (remove("receipts/"), "The receipt of Ada Łovelace's submission"),
+        (remove("grades.csv"), "grades.csv is missing"),
+        (remove("cohort.pem.pub"), "cohort.pem.pub is missing"),
+        (add_verdict, "verdicts/more.json is in the file, but no figure names it"),
+        (break_receipt, "its receipt is not one"),
+        (break_table, "grades.csv and grades.json differ in Ada"),
     ],
-    ids=["rule", "due", "more", "verdict", "receipt", "swapped", "table"],
+    ids=[
+        *("rule", "due", "more", "verdict", "receipt", "swapped", "table", "labs", "signature"),
+        *("no verdict", "no receipt", "no table", "no key", "extra", "broken", "broken table"),
+    ],
 )
 def test_whatever_is_changed_in_an_export_of_evidence_is_noticed(graded, change, problem):
     room, *_ = graded
@@ -563,6 +592,37 @@ def test_whatever_is_changed_in_an_export_of_evidence_is_noticed(graded, change,
     result = verify_evidence(packed.getvalue(), room.cohort.key().public_key())
     assert not result.ok
     assert problem in result.sentence
+
+
+def test_a_verdict_missing_in_an_export_of_evidence_fails_like_an_altered_one(graded, tmp_path):
+    room, *_ = graded
+    target = tmp_path / "evidence.zip"
+    with zipfile.ZipFile(io.BytesIO(evidence_of(room))) as archive:
+        missing = next(name for name in archive.namelist() if name.startswith("verdicts/"))
+        with zipfile.ZipFile(target, "w") as rest:
+            for name in set(archive.namelist()) - {missing}:
+                rest.writestr(name, archive.read(name))
+    (tmp_path / "key.pub").write_text(room.cohort.public_key)
+    words = ["verify", str(target), "--key", str(tmp_path / "key.pub")]
+    done = CliRunner().invoke(app, words)
+    handle = missing.removeprefix("verdicts/").removesuffix(".json")
+    assert done.exit_code == ExitCode.FAIL
+    assert " ".join(done.output.split()).endswith(
+        f"✗ The verdict of Ada Łovelace's submission {handle} to slow is missing."
+    )
+
+
+def test_a_damaged_file_in_an_export_of_evidence_is_named(graded):
+    room, *_ = graded
+    packed = io.BytesIO()
+    archive = zipfile.ZipFile(io.BytesIO(evidence_of(room)))
+    with zipfile.ZipFile(packed, "w") as stored:
+        for name in archive.namelist():
+            stored.writestr(name, archive.read(name))
+    data = packed.getvalue().replace(b'"received_at"', b'"received_ab"', 1)
+    result = verify_evidence(data, room.cohort.key().public_key())
+    assert not result.ok
+    assert re.fullmatch(r"The receipt of .* is damaged\.", result.sentence)
 
 
 def test_what_is_no_evidence_is_refused_in_words(graded, tmp_path):

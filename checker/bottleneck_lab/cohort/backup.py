@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import Connection, Integer, func, select, text
 
-from bottleneck_lab.cohort.folder import CONFIG, Cohort, Config, open_cohort, write_config
+from bottleneck_lab.cohort.folder import CONFIG, DATABASE, Cohort, Config, open_cohort, write_config
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import schema_revision
 from bottleneck_lab.errors import UsageError
@@ -100,6 +100,8 @@ def restore(file: Path, folder: Path, database: str = "") -> str:
         for part in ("key", "jobs", "blobs"):
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
+        if not database:
+            (folder / DATABASE).touch(mode=0o600)
         for key in _KEYS:
             (folder / "key" / key).write_bytes(parts[f"key/{key}"])
             (folder / "key" / key).chmod(0o600)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
-CONFIG = "cohort.toml"
+CONFIG, DATABASE = "cohort.toml", "cohort.db"
 DEFAULTS = Settings()
 _ADDRESS = "address"
 
@@ -135,6 +135,8 @@ def _create(folder: Path, config: Config, settings: Settings) -> str:
         for part in ("key", "jobs", "blobs"):
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
+    if not config.database:
+        (folder / DATABASE).touch(mode=0o600)
     generate_key(folder / "key" / "cohort.pem")
     # Bound into every verdict and receipt: those of another cohort do not pass here.
     identifier = token_hex(8)
@@ -172,7 +174,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 @contextmanager
 def _opened(folder: Path, config: Config) -> Iterator[Cohort]:
-    url = config.database or f"sqlite:///{folder.resolve() / 'cohort.db'}"
+    url = config.database or f"sqlite:///{folder.resolve() / DATABASE}"
     database = Database(url, time.time)
     cohort = Cohort(folder, config, database, Blobs(folder / "blobs"))
     try:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import zipfile
+import zlib
+from collections import Counter
 from importlib.metadata import version
 from typing import Any
 
@@ -36,7 +39,7 @@ from bottleneck_lab.wording import counted
 
 CONTEXT = b"bottleneck-lab grades\n"
 """Prefix of the signed bytes: no other signature of the cohort can pass for this one."""
-GRADES, TABLE = "grades.json", "grades.csv"
+GRADES, TABLE, KEY = "grades.json", "grades.csv", "cohort.pem.pub"
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -121,12 +124,13 @@ def verify_evidence(data: bytes, key: Ed25519PublicKey) -> Verification:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             fields = json.loads(_member(archive, GRADES))
-            evidence = msgspec.convert(fields, Evidence)
-            if _is_signed(fields, evidence.signature, key):
-                problems = _problems(archive, evidence, key)
+            # Before anything in it is read: whatever was changed is that, and not unreadable.
+            if _is_signed(fields, key):
+                evidence = msgspec.convert(fields, Evidence)
+                problems = _wrong_files(archive, evidence) or _problems(archive, evidence, key)
             else:
                 problems = [f"{GRADES} is not what key {fingerprint(key)} signed."]
-    except (zipfile.BadZipFile, KeyError, ValueError, msgspec.DecodeError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, csv.Error) as error:
         raise UsageError(
             f"This is not an export of evidence: {error}.",
             "`lab cohort export evidence` writes one.",
@@ -150,23 +154,46 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(name)
 
 
-def _is_signed(fields: dict[str, Any], signature: str, key: Ed25519PublicKey) -> bool:
+def _is_signed(fields: dict[str, Any], key: Ed25519PublicKey) -> bool:
     try:
         # Over all that the file holds, also what this version does not know.
-        key.verify(bytes.fromhex(signature), _canonical(fields))
-    except (InvalidSignature, ValueError):
+        key.verify(bytes.fromhex(fields["signature"]), _canonical(fields))
+    except (InvalidSignature, KeyError, TypeError, ValueError):
         return False
     return True
 
 
+def _wrong_files(archive: zipfile.ZipFile, evidence: Evidence) -> list[str]:
+    """Return which files are missing, damaged, or none of those that the signed figures name."""
+    belong = {TABLE: TABLE, GRADES: GRADES, KEY: KEY}
+    for figure in evidence.figures:
+        for handle in figure.submissions:
+            whose = f"of {figure.name}'s submission {handle} to {figure.lab}"
+            belong[f"verdicts/{handle}.json"] = f"The verdict {whose}"
+            belong[f"receipts/{handle}.json"] = f"The receipt {whose}"
+    counts = Counter(name for name in archive.namelist() if not name.endswith("/"))
+    problems = [f"{text} is missing." for name, text in belong.items() if not counts[name]]
+    for name, count in counts.items():
+        if name not in belong:
+            problems.append(f"{name} is in the file, but no figure names it.")
+        elif count > 1:
+            problems.append(f"{belong[name]} is in the file {count} times.")
+        else:
+            try:
+                _member(archive, name)
+            except (zipfile.BadZipFile, zlib.error, KeyError):
+                problems.append(f"{belong[name]} is damaged.")
+    return problems
+
+
 def _problems(archive: zipfile.ZipFile, evidence: Evidence, key: Ed25519PublicKey) -> list[str]:
     """Return what does not follow: figures, and records that are not what the cohort signed."""
-    table = csv.DictReader(io.StringIO(_member(archive, TABLE).decode("utf-8-sig")))
-    shown = {(row["handle"], row["lab"]): row["score"] for row in table}
+    table = csv.DictReader(io.StringIO(_member(archive, TABLE).decode("utf-8-sig", "replace")))
+    shown = {(row.get("handle"), row.get("lab")): row.get("score") for row in table}
     problems = []
     for figure in evidence.figures:
         whose = f"{figure.name}'s points in {figure.lab}"
-        if float(shown.get((figure.learner, figure.lab)) or "nan") != round(figure.score, 4):
+        if _number(shown.get((figure.learner, figure.lab))) != round(figure.score, 4):
             problems.append(f"{TABLE} and {GRADES} differ in {whose}.")
         judged = []
         for handle in figure.submissions:
@@ -191,6 +218,13 @@ def _problems(archive: zipfile.ZipFile, evidence: Evidence, key: Ed25519PublicKe
     return problems
 
 
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        return math.nan
+
+
 def _read(
     archive: zipfile.ZipFile, base: CheckedVerdict, cohort: str, key: Ed25519PublicKey
 ) -> CheckedVerdict:
@@ -199,7 +233,10 @@ def _read(
     """
     name = f"{base.submission}.json"
     document = _member(archive, f"verdicts/{name}")
-    receipt = msgspec.json.decode(_member(archive, f"receipts/{name}"), type=Receipt)
+    try:
+        receipt = msgspec.json.decode(_member(archive, f"receipts/{name}"), type=Receipt)
+    except msgspec.DecodeError:
+        return msgspec.structs.replace(base, problem="its receipt is not one.")
     checked = verify_bytes(document, key)
     if checked.verdict is None or not checked.ok:
         return msgspec.structs.replace(base, problem=checked.sentence)

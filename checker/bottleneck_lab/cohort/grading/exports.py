@@ -17,8 +17,14 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.grading.evidence import GRADES, TABLE, Evidence, make_evidence
-from bottleneck_lab.cohort.grading.grades import Grade, Student, load_grades, load_grading
+from bottleneck_lab.cohort.grading.evidence import GRADES, KEY, TABLE, Evidence, make_evidence
+from bottleneck_lab.cohort.grading.grades import (
+    Grade,
+    Student,
+    load_grades,
+    load_grading,
+    load_students,
+)
 from bottleneck_lab.cohort.grading.spreadsheets import Cell, write_csv
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
@@ -69,7 +75,8 @@ class Export(msgspec.Struct, frozen=True):
 
     def file_name(self, cohort: str) -> str:
         """Return the name of the exported file, after the cohort's folder name."""
-        return f"{cohort}-{self.name}.{self.ending}"
+        kind = "grades" if self.name == self.ending else self.name
+        return f"{cohort}-{kind}.{self.ending}"
 
 
 Row = TypeVar("Row", Grade, Student)
@@ -156,7 +163,7 @@ def canvas_csv(book: Gradebook) -> bytes:
         scores: list[Cell] = [_score(grade) for grade in grades]
         # Canvas finds a student by these; what its own gradebook had is given back unchanged.
         sis_id = student.sis_id
-        if not student.canvas_id and student.student_id != student.handle:
+        if not student.canvas_id:
             sis_id = student.sis_id or student.student_id
         identity = [student.canvas_id, sis_id, student.sis_login, student.section]
         rows.append([name, *identity, *scores])
@@ -223,17 +230,21 @@ def _hours(seconds: float) -> str:
 
 
 def full_json(book: Gradebook) -> bytes:
-    """Write everything, with the learners."""
+    """Write everything, with the learners. Moments are in ISO 8601, as in the other exports."""
     rows = [
         {
             **msgspec.to_builtins(grade),
+            "due": _moment(grade.due) or None,
+            "received": _moment(grade.received) or None,
+            "override": grade.override
+            and {**msgspec.to_builtins(grade.override), "at": iso(grade.override.at)},
             "score": grade.score,
             "attempts": grade.attempts,
             "reason": grade.explanation,
         }
         for grade in book.grades
     ]
-    return msgspec.json.format(msgspec.json.encode({"schema": 1, "grades": rows}))
+    return msgspec.json.format(msgspec.json.encode({"schema": 2, "grades": rows}))
 
 
 def files_zip(book: Gradebook) -> bytes:
@@ -269,7 +280,7 @@ def evidence_zip(book: Gradebook) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(TABLE, plain_csv(book))
         archive.writestr(GRADES, msgspec.json.format(msgspec.json.encode(book.evidence())))
-        archive.writestr("cohort.pem.pub", book.public_key)
+        archive.writestr(KEY, book.public_key)
         for grade in book.grades:
             for submission in grade.submissions:
                 archive.writestr(f"verdicts/{submission}.json", book.verdict(submission))
@@ -325,7 +336,7 @@ EXPORTS: dict[str, Export] = {
             "evidence",
             "evidence",
             "grades, rules in force, verdicts and receipts, all signed, for `lab verify`",
-            [TABLE, GRADES, "verdicts/", "receipts/", "cohort.pem.pub"],
+            [TABLE, GRADES, "verdicts/", "receipts/", KEY],
             evidence_zip,
             "application/zip",
             "zip",
@@ -377,6 +388,25 @@ def unmeasured(connection: Connection) -> str:
         return ""
     verb = "is" if count == 1 else "are"
     return f"{counted(count, 'submission')} {verb} not measured yet: points may still change."
+
+
+_MOST_NAMES = 5
+
+
+def guests(connection: Connection) -> str:
+    """Say which learners are not on the roster, so that platforms do not know them; or nothing."""
+    students = load_students(connection)
+    names = [student.name for student in students if not student.student_id]
+    if not names:
+        return ""
+    if len(names) == len(students):
+        whose = "No learner is on a roster"
+    else:
+        shown = ", ".join(names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        verb = "is" if len(names) == 1 else "are"
+        whose = f"{counted(len(names), 'learner')} {verb} not on the roster ({shown}{more})"
+    return f"{whose}; without a student id, the platform will not recognise them."
 
 
 def export_grades(

@@ -5,9 +5,10 @@ instructor has overridden them.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Row, func, select
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.grading.credit import GRADED, Basis, basis_of, credit, only_answers
@@ -52,7 +53,7 @@ def final_points(
 class Student(msgspec.Struct, frozen=True):
     """A learner as a gradebook knows them.
 
-    `student_id` falls back to the handle where there is no roster.
+    `student_id` is empty for whoever is not on the roster.
     """
 
     id: int
@@ -70,9 +71,8 @@ class Student(msgspec.Struct, frozen=True):
     @property
     def known_as(self) -> str:
         """Return the id that people know: Canvas's own number only where there is nothing else."""
-        if self.student_id != self.canvas_id:
-            return self.student_id
-        return self.sis_login or self.sis_id or self.student_id
+        own = self.student_id if self.student_id != self.canvas_id else ""
+        return own or self.sis_login or self.sis_id or self.student_id or self.handle
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -154,7 +154,8 @@ class Grade(msgspec.Struct, frozen=True):
 def load_students(connection: Connection, person: int | None = None) -> list[Student]:
     """Return all learners in their order, or the one whose number is `person`.
 
-    Who was merged into somebody else is left out: their submissions count for the other.
+    Who was merged into somebody else is left out: their submissions count for the other, who keeps
+    whatever id either of them has.
     """
     people = tables.people
     query = select(people).where(
@@ -162,23 +163,71 @@ def load_students(connection: Connection, person: int | None = None) -> list[Stu
     )
     if person is not None:
         query = select(people).where(people.c.id == person)
+    merged = _merged(connection)
     return [
         Student(
-            row.id,
-            row.handle,
-            row.name,
-            row.student_id or row.handle,
-            row.first_name,
+            id=row.id,
+            handle=row.handle,
+            name=row.name,
+            first_name=row.first_name,
             # A name that nobody took apart is not given twice, as in "Eve, Eve".
-            row.last_name or ("" if row.first_name else row.name),
-            row.email,
-            row.section,
-            row.sis_id,
-            row.sis_login,
-            row.canvas_id,
+            last_name=row.last_name or ("" if row.first_name else row.name),
+            **{
+                field: next(iter(values), "")
+                for field, values in _identity([row, *merged.get(row.id, [])]).items()
+            },
         )
         for row in in_order(connection.execute(query))
     ]
+
+
+_IDS = {
+    "student_id": "student id",
+    "sis_id": "SIS id",
+    "sis_login": "SIS login",
+    "canvas_id": "Canvas id",
+}
+"""Ids by which platforms know a learner, as pages call them."""
+
+
+def _merged(connection: Connection) -> dict[int, list[Row[Any]]]:
+    """Return the rows of people who were merged into somebody else, by the number of the other."""
+    people = tables.people
+    query = select(people).where(people.c.merged_into.is_not(None), people.c.removed.is_(None))
+    groups: dict[int, list[Row[Any]]] = {}
+    for row in connection.execute(query.order_by(people.c.id)):
+        groups.setdefault(row.merged_into, []).append(row)
+    return groups
+
+
+def _identity(rows: list[Row[Any]]) -> dict[str, list[str]]:
+    """Return the different ids, addresses and sections of one learner's rows, theirs first."""
+    values = {
+        field: list(dict.fromkeys(each for row in rows if (each := getattr(row, field))))
+        for field in (*_IDS, "email", "section")
+    }
+    # Canvas's own number stands in for a student id only where there is no other.
+    known = [each for each in values["student_id"] if each not in values["canvas_id"]]
+    return {**values, "student_id": known or values["student_id"][:1]}
+
+
+def differing_ids(connection: Connection) -> list[str]:
+    """Say of every learner with somebody merged into them which ids differ, and which one counts.
+
+    Exports can give only one.
+    """
+    people = tables.people
+    sentences = []
+    for number, merged in _merged(connection).items():
+        row = connection.execute(select(people).where(people.c.id == number)).one()
+        for field, values in _identity([row, *merged]).items():
+            if field in _IDS and len(values) > 1:
+                kept, *others = values
+                sentences.append(
+                    f"Exports give {kept} as the {_IDS[field]} of {row.name}, no longer"
+                    f" {' or '.join(others)}. To keep another, merge the other way round."
+                )
+    return sentences
 
 
 def load_grading(connection: Connection) -> GradingRules:

@@ -16,6 +16,7 @@ from bottleneck_lab.catalog import CriterionKind
 from bottleneck_lab.cohort.grading.grades import (
     Grade,
     GradingRules,
+    differing_ids,
     load_grades,
     load_grading,
     to_points,
@@ -54,13 +55,20 @@ class Setting(msgspec.Struct, frozen=True):
 class Preview(msgspec.Struct, frozen=True):
     """Whose points change, of how many `learners`; `labs` says in which, and for how many there.
 
-    `settings` are those that change and decide points in these labs.
+    `settings` are those that change and decide points in these labs. `ids` says which ids of merged
+    learners exports will no longer give.
     """
 
     learners: int
     labs: dict[str, int]
     changes: list[Change]
     settings: list[Setting] = []
+    ids: list[str] = []
+
+    @property
+    def asks(self) -> bool:
+        """Return True if there is anything that somebody has to see before it is saved."""
+        return bool(self.changes or self.ids)
 
     @property
     def digest(self) -> str:
@@ -175,6 +183,7 @@ def trying(
     `connection` is a transaction for writing: what was shown is then what is kept.
     """
     before, old = load_grades(connection, judge), load_grading(connection)
+    differed = differing_ids(connection)
     attempt = connection.begin_nested()
     change()
     after = load_grades(connection, judge)
@@ -183,7 +192,8 @@ def trying(
         *changed_settings(old, load_grading(connection)),
         *changed_dues(before, after, zone),
     ]
-    trial = Attempt(compare(before, after, settings))
+    ids = [each for each in differing_ids(connection) if each not in differed]
+    trial = Attempt(msgspec.structs.replace(compare(before, after, settings), ids=ids))
     yield trial
     if trial.keep:
         attempt.commit()

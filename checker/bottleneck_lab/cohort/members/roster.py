@@ -8,6 +8,7 @@ import csv
 import io
 import re
 import unicodedata
+import zipfile
 from collections import Counter
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ from bottleneck_lab.wording import counted
 
 MAX_ROWS = 20_000
 _NAME_PARTS = ("first_name", "last_name")
+_IDS = ("student_id", "sis_id", "sis_login", "canvas_id")
+_MOST_NAMES = 10
+"""Names that a sentence lists."""
 MAX_CELL = 200
 """Characters of a cell that are kept."""
 _COLUMNS = {
@@ -77,6 +81,37 @@ _CANVAS_TEST_LOGIN = re.compile(r"[0-9a-f]{40}")
 """Canvas names its test student in the course's language, and gives it a SHA-1 as its login."""
 
 
+_EVIDENCE_TABLE = "grades.csv"
+_MAX_TABLE = 64 << 20
+"""Bytes of that table that are unpacked."""
+_ROUNDED = re.compile(r"\d(?:[.,]\d+)?E\+\d+")
+"""A long number as Excel saves what it took for one: `1.23457E+06`."""
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Return the table of grades in an export of evidence; whatever is no archive as it is.
+
+    Raises UsageError for other exports of a cohort that hold no table.
+    """
+    if data.lstrip().startswith((b"{", b"[")):
+        raise UsageError(
+            "This is JSON, not a table.",
+            "Of another cohort, take the export csv: `lab cohort export csv`.",
+        )
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        return data
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = archive.namelist()
+        if any(name.startswith(("base/", "submissions/")) for name in names):
+            raise UsageError(
+                "This is an export of graded files, which says nothing of learners' ids.",
+                "Take the export csv: `lab cohort export csv`.",
+            )
+        if _EVIDENCE_TABLE not in names or archive.getinfo(_EVIDENCE_TABLE).file_size > _MAX_TABLE:
+            return data
+        return archive.read(_EVIDENCE_TABLE)
+
+
 def decode_table(data: bytes) -> str:
     """Return the text of a table, in whichever encoding a spreadsheet saved it.
 
@@ -109,12 +144,13 @@ def decode_table(data: bytes) -> str:
 
 
 class Roster(NamedTuple):
-    """The learners of a roster, each with `student_id` and whatever else is given; and the names of
-    columns that are not read.
+    """The learners of a roster, each with `student_id` and whatever else is given; the names of
+    columns that are not read; and who stands in an export without an id, having joined by name.
     """
 
     learners: list[dict[str, str]]
     unread: list[str]
+    guests: list[str]
 
 
 class _Row(NamedTuple):
@@ -125,11 +161,11 @@ class _Row(NamedTuple):
 
 
 def read_roster(data: bytes) -> Roster:
-    """Return the learners of a table.
+    """Return the learners of a table, which may be inside an export of evidence.
 
     Raises UsageError naming the line or the column that cannot be used.
     """
-    (_, header), *rows = _rows(decode_table(data))
+    (_, header), *rows = _rows(decode_table(_unpacked(data)))
     while header and not header[-1].strip():
         header.pop()
     keys = [_fold(cell) for cell in header]
@@ -141,8 +177,10 @@ def read_roster(data: bytes) -> Roster:
     canvas = set(keys) >= _CANVAS and (
         "sisloginid" in keys or any(_is_points_possible(row) for row in rows)
     )
+    per_lab = not _PER_LAB.isdisjoint(keys)
+    export = canvas or any(set(keys) >= export for export in _EXPORTS)
     # An export has a column for each assignment, and their names may be like anything.
-    if not canvas and not any(set(keys) >= export for export in _EXPORTS):
+    if not export:
         _require_well_spelt(header, columns)
     if "student_id" not in columns:
         raise UsageError(
@@ -153,9 +191,40 @@ def read_roster(data: bytes) -> Roster:
     if canvas:
         columns["canvas_id"] = keys.index("id")
         rows = [row for row in rows if _is_canvas_learner(row, columns)]
-    learners = [_learner(row, header, columns) for row in rows]
-    if not _PER_LAB.isdisjoint(keys):  # a learner is in several lines, each time alike
+    learners, guests = [], []
+    for row in rows:
+        learner = _learner(row, header, columns)
+        if learner["student_id"] and not (per_lab and _is_handle(row, keys, columns)):
+            learners.append(learner)
+        else:
+            guests.append(learner.get("name", f"line {row.line}"))
+            if not (export or per_lab):
+                raise UsageError(
+                    f"Line {row.line} of the roster has no student id.",
+                    "Fill it in, or remove the line.",
+                )
+    if per_lab:  # a learner is in several lines, each time alike
         learners = [dict(one) for one in dict.fromkeys(tuple(each.items()) for each in learners)]
+        guests = list(dict.fromkeys(guests))
+    _require_learners(learners, guests)
+    # Nobody expects assignments and totals of a gradebook to be read.
+    ignored = set() if canvas else set(range(len(header))) - {*columns.values()}
+    return Roster(learners, [header[at] for at in sorted(ignored) if header[at]], guests)
+
+
+def _is_handle(row: _Row, keys: list[str], columns: dict[str, int]) -> bool:
+    """Return True for the id of a guest in an export of version 0.2 or before: their handle."""
+    handle = row.cells[keys.index("handle")] if "handle" in keys else ""
+    return bool(handle) and row.cells[columns["student_id"]] == handle
+
+
+def _require_learners(learners: list[dict[str, str]], guests: list[str]) -> None:
+    """Raise UsageError for a roster of nobody, or of somebody twice."""
+    if guests and not learners:
+        raise UsageError(
+            f"Nobody in this export has a student id: {_listed(guests)}.",
+            "They joined by name. Take a table that has a column student_id.",
+        )
     if not learners:
         raise UsageError(
             "The roster has a line of column names, but no learners.",
@@ -165,9 +234,6 @@ def read_roster(data: bytes) -> Roster:
     twice = sorted(student_id for student_id, count in counts.items() if count > 1)
     if twice:
         raise UsageError(f"The student id '{twice[0]}' appears twice.", "Remove one of the lines.")
-    # Nobody expects assignments and totals of a gradebook to be read.
-    ignored = set() if canvas else set(range(len(header))) - {*columns.values()}
-    return Roster(learners, [header[at] for at in sorted(ignored) if header[at]])
 
 
 def _fold(name: str) -> str:
@@ -248,7 +314,7 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
     """Return what a row says of its learner.
 
     Raises UsageError if it has more or fewer cells than the header, so that they would be read
-    under wrong names, or no student id.
+    under wrong names, or an id that a spreadsheet has rounded. Whoever has no id has an empty one.
     """
     count = len(row.cells)
     if count < len(header) or any(cell.strip() for cell in row.cells[len(header) :]):
@@ -260,10 +326,14 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
     values = {field: clean(row.cells[at], MAX_CELL) for field, at in columns.items()}
     # Our own export to Canvas has no number of Canvas's for whoever did not come from there.
     values["student_id"] = values["student_id"] or values.get("sis_id", "")
-    if not values["student_id"]:
-        raise UsageError(
-            f"Line {row.line} of the roster has no student id.", "Fill it in, or remove the line."
-        )
+    for field in _IDS:
+        if _ROUNDED.fullmatch(values.get(field, "").upper()):
+            raise UsageError(
+                f"Line {row.line} of the roster has {values[field]} for an id: a spreadsheet has"
+                " rounded a long number.",
+                "Take the file as it was exported, without opening it in Excel; or read it there"
+                " with Data, From Text/CSV, with the ids as text, and save it again.",
+            )
     return _with_names(values)
 
 
@@ -302,7 +372,14 @@ def describe_roster(roster: Roster, added: int, corrected: int) -> str:
         text += f" Columns that are not read: {', '.join(roster.unread)}."
     if not any("name" in learner for learner in roster.learners):
         text += " No column has names, so names stay; new learners go by their student ids."
+    if roster.guests:
+        text += f" Left out, since they have no student id: {_listed(roster.guests)}."
     return text
+
+
+def _listed(names: list[str]) -> str:
+    shown, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def enter_roster(

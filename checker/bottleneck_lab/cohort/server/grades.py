@@ -10,7 +10,13 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection
 
 from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export, unmeasured
+from bottleneck_lab.cohort.grading.exports import (
+    EXPORTS,
+    export_grades,
+    find_export,
+    guests,
+    unmeasured,
+)
 from bottleneck_lab.cohort.grading.grades import (
     MAX_COMMENT,
     GradingRules,
@@ -63,6 +69,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         all_grades = load_grades(connection, shared.judge)
         altered = altered_records(connection, shared.judge.altered(connection))
         labs, waiting = workshop_labs(connection), unmeasured(connection)
+        unlisted = guests(connection)
         worth = load_grading(connection).points
     rows = [
         (student, list(own)) for student, own in groupby(all_grades, key=lambda each: each.student)
@@ -76,6 +83,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         exports=EXPORTS,
         altered=altered,
         waiting=waiting,
+        guests=unlisted,
     )
 
 

@@ -25,15 +25,16 @@ def save_or_preview(
 ) -> Response:
     """Make a change and go on to the page `saved`, or show on the same page what it would do.
 
-    It is shown where the form asks for that, or where points would change and the form does not say
-    that these very changes were shown. `page` is drawn as if it were saved: with what was typed.
+    It is shown where the form asks for that, or where points or ids would change and the form does
+    not say that these very changes were shown. `page` is drawn as if it were saved: with what was
+    typed.
     """
     database = shared.cohort.database
     with database.writing() as connection:
         now = database.clock()
         with trying(connection, shared.judge, lambda: change(connection, now)) as attempt:
             preview = attempt.preview
-            seen = not preview.changes or fields.get("seen") == preview.digest
+            seen = not preview.asks or fields.get("seen") == preview.digest
             attempt.keep = seen and fields.get("action") != "preview"
             if not attempt.keep:
                 return page(connection, preview)
@@ -50,8 +51,8 @@ def do_or_preview(
 ) -> Response:
     """Make a change that a button asks for and go on to the page `done`, or ask first.
 
-    A page of its own asks where points would change: it shows which, and `label` is its title and
-    its button. `label` reads the database after the change.
+    A page of its own asks where points or ids would change: it shows which, and `label` is its
+    title and its button. `label` reads the database after the change.
     """
     shared = state(request)
 

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.cohort.folder import folder_name, open_cohort
-from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export, unmeasured
+from bottleneck_lab.cohort.grading.exports import (
+    EXPORTS,
+    export_grades,
+    find_export,
+    guests,
+    unmeasured,
+)
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.errors import UsageError
@@ -61,8 +67,8 @@ def command(
             )
         with cohort.database.reading() as connection:
             data = export_grades(connection, cohort, export, allow_altered=allow_altered)
-            waiting = unmeasured(connection)
+            warnings = [unmeasured(connection), guests(connection)]
     write_bytes(target, data, replace=replace, mode=0o600)  # names and grades
     say(f"Wrote {target}.", style="green")
-    if waiting:
-        say(waiting, style="yellow")
+    for warning in filter(None, warnings):
+        say(warning, style="yellow")
