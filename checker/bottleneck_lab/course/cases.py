@@ -73,7 +73,8 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
     results = grade_case(case, answers, figures)
     late_s = max(took_s - drawn.limit_s, 0.0) if drawn.limit_s else 0.0
     gain = float(answers["gain"])
-    past = PastCase(str(answers["cause"]), case.cause, gain, case.gain_near(gain), late=late_s > 0)
+    nearest = case.gain_near(gain, figures)
+    past = PastCase(str(answers["cause"]), case.cause, gain, nearest, late=late_s > 0)
     fixed = None
     if case.switches and case.switches[0].edits:
         fixed = folder / FIXED

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult
@@ -79,6 +80,8 @@ SPLIT = {
 GAIN_WITHIN = 1.2
 REPORTED_ALIKE = 0.01
 """A report's gain this near (a share, 0-1) to a measured one needs no word beside it."""
+ROUNDED = 1.02
+"""Up to this factor, a gain is the one that follows from the learner's own share."""
 LINES_NEAR = 2
 HABIT = 3
 """So many cases with the same mistake are a habit."""
@@ -122,8 +125,10 @@ QUESTIONS = [
         "How many times as fast will it be with that fixed? If it is memory: by what factor will"
         " the peak drop?",
         measure=(
-            "1 if nothing is worth fixing. Where a fix leaves a part of the cause, the gain of the"
-            " fix counts, and so does that of the cause gone altogether."
+            "1 if nothing is worth fixing. Where the share is of time, or of memory, that goes with"
+            " the cause, use Amdahl's law: 1 / (1 - share). Of a device that is busy, only what is"
+            " needless goes. What the fix was measured to gain counts as well, and so does what the"
+            " cause gone altogether was."
         ),
     ),
 ]
@@ -169,11 +174,13 @@ class Case(msgspec.Struct, frozen=True):
         """How many times as fast the program was without its top cause."""
         return self.switches[0].gain if self.switches else 1.0
 
-    def gain_near(self, predicted: float) -> float:
-        """Return the measured gain that a prediction is compared with: that of the fix, or that of
-        the cause gone altogether where the fix leaves a part of it, whichever is nearer.
+    def gain_near(self, predicted: float, figures: Mapping[str, float]) -> float:
+        """Return the gain that a prediction is compared with, the nearest of these: that of the
+        fix, that of the cause gone altogether where the fix leaves a part of it, and what Amdahl's
+        law gives for the share that shows the cause in a capture with these figures.
         """
-        return min(filter(None, (self.gain, self.entire)), key=lambda gain: _off(predicted, gain))
+        gains = filter(None, (self.gain, self.entire, gain_by_share(self.cause, figures)))
+        return min(gains, key=lambda gain: _off(predicted, gain))
 
     @property
     def lines(self) -> list[int]:
@@ -204,6 +211,13 @@ def _off(predicted: float, measured: float) -> float:
 def evidence_of(cause: str, figures: Mapping[str, float]) -> float:
     """Return the share of the time (0–1) that shows a cause in a capture with these figures."""
     return sum(figures.get(name, 0.0) for name in FIGURES.get(cause, ("busy_share",)))
+
+
+def gain_by_share(cause: str, figures: Mapping[str, float]) -> float:
+    """Return what Amdahl's law gives for the share that shows a cause in a capture with these
+    figures; 0 for a cause that no share of the time or memory goes with.
+    """
+    return ceiling(min(evidence_of(cause, figures), 1.0)) if cause in FIGURES else 0.0
 
 
 def describe_parts(cause: str, figures: Mapping[str, float]) -> str:
@@ -240,6 +254,31 @@ def grade_case(
         where = f"one of lines {', '.join(map(str, others))} and {last}"
     elif last == 1:
         where = "no line of the program"
+    # Not to be off by the last bit of a float.
+    read = abs(share - shown) <= evidence_within(called, shown) + 1e-9
+    sentences = {
+        "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
+        "evidence": (
+            read,
+            f"You read {share:.1%}; for {called} the capture shows {shown:.1%}"
+            f"{describe_parts(called, figures)}. Within"
+            f" {100 * evidence_within(called, shown):.1f} points counts.",
+        ),
+        "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
+        "gain": _grade_gain(case, gain, figures, share if read and called == case.cause else 0.0),
+    }
+    return [
+        CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
+        for name, (holds, sentence) in sentences.items()
+    ]
+
+
+def _grade_gain(
+    case: Case, predicted: float, figures: Mapping[str, float], share: float
+) -> tuple[bool, str]:
+    """Return whether a predicted gain counts, and the sentence about it. `share` (0–1) is the
+    learner's for the cause, if it counts: what Amdahl's law gives for that counts as well.
+    """
     effect = f"without the cause it ran {case.gain:.2f}x as fast"
     if case.cause == MEMORY_GROWTH:
         effect = f"with the cause its peak of memory was {case.gain:.2f}x as high as without it"
@@ -248,38 +287,43 @@ def grade_case(
             f"with the fix it ran {case.gain:.2f}x as fast, and {case.entire:.2f}x where the cause"
             " costs nothing at all"
         )
-    reported, beside = figures.get("largest_gain_ratio", 0.0), ""
+    measured = [gain for gain in (case.gain, case.entire) if gain]
+    by_share = gain_by_share(case.cause, figures)
+    beside = law_beside(evidence_of(case.cause, figures), by_share, measured[-1])
+    reported = figures.get("largest_gain_ratio", 0.0)
     if reported and case.switches and case.cause != MEMORY_GROWTH:
-        beside = reported_beside(reported, case.gain, *filter(None, [case.entire]))
-    sentences = {
-        "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
-        "evidence": (
-            # Not to be off by the last bit of a float.
-            abs(share - shown) <= evidence_within(called, shown) + 1e-9,
-            f"You read {share:.1%}; for {called} the capture shows {shown:.1%}"
-            f"{describe_parts(called, figures)}. Within"
-            f" {100 * evidence_within(called, shown):.1f} points counts.",
-        ),
-        "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
-        "gain": (
-            _off(gain, case.gain_near(gain)) <= GAIN_WITHIN,
-            f"You predicted {gain:.2f}x; {effect}. Up to {GAIN_WITHIN:g} times too high or too low"
-            f" counts.{beside}",
-        ),
-    }
-    return [
-        CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
-        for name, (holds, sentence) in sentences.items()
-    ]
+        beside += reported_beside(reported, *measured, *filter(None, [by_share]))
+    holds = _off(predicted, case.gain_near(predicted, figures)) <= GAIN_WITHIN
+    if by_share and share:
+        holds = holds or _off(predicted, ceiling(min(share, 1.0))) <= ROUNDED
+    return holds, (
+        f"You predicted {predicted:.2f}x; {effect}.{beside} Up to {GAIN_WITHIN:g} times too high or"
+        " too low counts."
+    )
 
 
-def reported_beside(reported: float, *measured: float) -> str:
-    """Return a sentence about the gain that a report works out, where it is none of the measured
-    ones; empty else.
+def law_beside(share: float, by_share: float, measured: float) -> str:
+    """Return a sentence about the gain by Amdahl's law, where it is not the measured one without
+    the cause, and why; empty else.
     """
-    if any(abs(reported - each) < REPORTED_ALIKE * each for each in measured):
+    if not by_share or abs(by_share - measured) < REPORTED_ALIKE * measured:
         return ""
-    return f" The report's {reported:.2f}x is worked out from the capture alone."
+    why = "without the cause, other gaps closed or work was saved as well"
+    if by_share > measured:
+        why = "without the cause something stays, such as pauses between queued kernels"
+    return f" Amdahl's law gives {by_share:.2f}x for the share of {share:.1%}, and counts; {why}."
+
+
+def reported_beside(reported: float, *others: float) -> str:
+    """Return a sentence about the gain that a report works out, where it is none of the others;
+    empty else.
+    """
+    if any(abs(reported - each) < REPORTED_ALIKE * each for each in others):
+        return ""
+    return (
+        f" The report's {reported:.2f}x is worked out from the capture alone: without the cause,"
+        " pauses between queued kernels stay, and other gaps may close."
+    )
 
 
 def streak(past: Sequence[PastCase]) -> int:

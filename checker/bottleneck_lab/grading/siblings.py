@@ -10,7 +10,7 @@ import msgspec
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
-from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH, reported_beside
+from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH, gain_by_share, reported_beside
 from bottleneck_lab.grading.diagnosis import grade_diagnosis
 from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
@@ -46,8 +46,8 @@ QUESTIONS = [
         " factor would peak memory drop?",
         measure=(
             "Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 -"
-            " share). For memory, divide the peak by what it would be without what earlier steps"
-            " left allocated."
+            " share). Of a device that is busy, only the time that is needless counts. For memory,"
+            " divide the peak by what it would be without what earlier steps left allocated."
         ),
         from_capture="gain",
         tolerance=0.25,
@@ -58,18 +58,24 @@ QUESTIONS = [
 def grade_sibling(
     spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary
 ) -> list[CriterionResult]:
-    """Return one result for each of `QUESTIONS`: the cause against the truth, the gain against the
-    capture, within a quarter.
+    """Return one result for each of `QUESTIONS`: the cause against the truth, the gain against that
+    or what Amdahl's law gives for the share in the capture, whichever is nearer, within a quarter.
     """
-    truth = true_gain(spec, summary)
-    seen = CaptureFigures({"gain": truth}, summary.wall_ns, lambda _stretch: {})
+    truth, by_share = true_gain(spec, summary), gain_by_share(spec.cause, figures_of(summary))
+    predicted = float(answers["gain"])
+    nearest = min(filter(None, (truth, by_share)), key=lambda gain: abs(predicted / gain - 1))
+    seen = CaptureFigures({"gain": nearest}, summary.wall_ns, lambda _stretch: {})
     (cause, gain), _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
     if gain.holds:
-        origin = "measured without the cause" if spec.gain else "read off the capture"
+        origin = "read off the capture"
+        if nearest == by_share:
+            origin = "that Amdahl's law gives for its share of the capture"
+        elif spec.gain:
+            origin = "measured without the cause"
         given = f"gain: {gain.value:.2f}x"
-        sentence = f"{given}, within a quarter of the {truth:.2f}x {origin}."
-        if spec.gain and summary.findings:
-            sentence += reported_beside(summary.findings[0].expected_gain_ratio, truth)
+        sentence = f"{given}, within a quarter of the {nearest:.2f}x {origin}."
+        if summary.findings and spec.cause != MEMORY_GROWTH:
+            sentence += reported_beside(summary.findings[0].expected_gain_ratio, truth, nearest)
         gain = msgspec.structs.replace(gain, sentence=sentence)
     return [cause, gain]
 

@@ -49,7 +49,37 @@ def test_a_gain_counts_if_it_is_the_fixs_or_that_of_the_whole_cause(gain: float,
     assert graded(case, **answers)["gain"] is holds
     sentence = grade_case(case, answers, SHOWN)[-1].sentence
     assert "with the fix it ran 2.00x as fast, and 5.60x where the cause costs nothing" in sentence
-    assert case.gain_near(gain) == (2.0 if gain < 3.34 else 5.6)
+    assert case.gain_near(gain, SHOWN) == (2.0 if gain < 3.34 else 5.6)
+
+
+LAUNCHES = Switch("steps", "launch-bound", "Launch less.", 31.0, [54])
+
+
+@pytest.mark.parametrize(
+    ("share", "gain", "holds"),
+    [(0.88, 8.5, True), (0.91, 11.1, True), (0.91, 12.5, False), (0.7, 3.33, False)],
+)
+def test_what_the_questions_rule_gives_for_the_share_is_a_right_gain(share, gain, holds):
+    """The capture's share, or one read so that it counts, in Amdahl's law."""
+    case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [LAUNCHES], entire=6.3)
+    answers = {"cause": "launch-bound", "evidence": share, "line": 54, "gain": gain}
+    figures = {"idle_launch_share": 0.88, "largest_gain_ratio": 6.3}
+    result = grade_case(case, answers, figures)[-1]
+    assert result.holds is holds
+    assert "Amdahl's law gives 8.33x for the share of 88.0%, and counts; without" in result.sentence
+    assert "pauses between queued kernels" in result.sentence
+
+
+def test_no_share_of_a_busy_device_is_what_a_fix_gains():
+    case = Case("c", "C", 1, "", "", "compute-bound", 10.0, {}, [replaced(gain=1.4)])
+    answers = {"cause": "compute-bound", "evidence": 0.99, "line": 54, "gain": 100}
+    result = grade_case(case, answers, {"busy_share": 0.99})[-1]
+    assert not result.holds
+    assert "Amdahl" not in result.sentence
+
+
+def replaced(**fields: float) -> Switch:
+    return msgspec.structs.replace(LAUNCHES, **fields)
 
 
 def test_evidence_is_that_of_the_cause_named():
@@ -79,7 +109,7 @@ def test_a_gain_that_the_report_works_out_stands_beside_the_measured_ones(report
     answers = {"cause": "input-bound", "evidence": 0.5, "line": 54, "gain": 4.0}
     figures = {"idle_input_share": 0.5, "largest_gain_ratio": reported}
     (gain,) = (each for each in grade_case(case, answers, figures) if each.id == "gain")
-    quoted = f"The report's {reported:.2f}x is worked out from the capture alone." in gain.sentence
+    quoted = f"The report's {reported:.2f}x is worked out from the capture alone" in gain.sentence
     assert quoted is named
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -14,7 +15,8 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import Lab, SiblingSpec, load_labs
 from bottleneck_lab.course.proving import sibling_problems
 from bottleneck_lab.course.siblings import GradedCase
-from bottleneck_lab.grading.cases import CAUSES
+from bottleneck_lab.grading.cases import CAUSES, gain_by_share
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.siblings import grade_sibling, misdescribed, true_gain
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace import siblings
@@ -23,6 +25,9 @@ from bottleneck_lab.workspace.start import start_workspace
 
 CASES = [(lab, spec) for lab in load_labs().values() for spec in siblings.specs_of(lab).values()]
 IDS = [f"{lab.slug}-{spec.program}" for lab, spec in CASES]
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
+NO_COPIES = summarise(load(CAPTURES / "synthetic-healthy.json.gz"))
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +64,10 @@ def test_no_name_and_no_story_tells_the_cause(summary_of, lab, spec):
 
 
 def test_a_right_gain_says_where_the_other_figure_comes_from(summary_of):
-    for name, origin in (("mosaic-painter", "measured without the cause"), ("speech", "read off")):
+    for name, origin in (
+        ("mosaic-painter", "measured without the cause"),
+        ("speech", "Amdahl's law gives for its share"),
+    ):
         lab, spec = next(each for each in CASES if each[1].program == name)
         summary = summary_of(lab, spec, 3)
         answers = {"cause": spec.cause, "gain": true_gain(spec, summary)}
@@ -112,9 +120,19 @@ def test_a_case_takes_one_answer_and_then_another_is_drawn(tmp_path):
 
 def test_the_reports_gain_stands_beside_a_measured_one():
     spec = SiblingSpec(cause="copy-bound", gain=1.74)
-    summary = Mock(findings=[Mock(expected_gain_ratio=1.65)])
+    summary = msgspec.structs.replace(NO_COPIES, findings=[Mock(expected_gain_ratio=1.65)])
     _, gain = grade_sibling(spec, {"cause": "copy-bound", "gain": 1.65}, summary)
     assert "the 1.74x measured without the cause. The report's 1.65x is" in gain.sentence
+
+
+@pytest.mark.parametrize(("lab", "spec"), CASES, ids=IDS)
+def test_the_rule_that_the_question_states_gives_a_right_gain(summary_of, lab, spec):
+    """Whatever was measured, and whatever the report works out: 1 / (1 - share) counts."""
+    summary = summary_of(lab, spec, 3)
+    by_share = gain_by_share(spec.cause, figures_of(summary))
+    if by_share:
+        _, gain = grade_sibling(spec, {"cause": spec.cause, "gain": by_share}, summary)
+        assert gain.holds, gain
 
 
 def test_a_cause_is_named_whatever_gain_goes_with_it():
@@ -123,6 +141,6 @@ def test_a_cause_is_named_whatever_gain_goes_with_it():
         ({"cause": "copy-bound", "gain": 9.0}, True),
         ({"cause": "input-bound", "gain": 2.0}, False),
     ):
-        results = grade_sibling(spec, answers, Mock(findings=[]))
+        results = grade_sibling(spec, answers, NO_COPIES)
         assert [each.holds for each in results].count(False) == 1
         assert GradedCase(results, spec.cause, 2.0, measured=True).named is named

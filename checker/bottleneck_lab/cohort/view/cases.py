@@ -69,9 +69,9 @@ def _figures(name: str) -> dict[str, float]:
 
 def grade(case: Case, answers: Mapping[str, Any]) -> AnsweredCase:
     """Grade the answers to all questions."""
-    gain = float(answers["gain"])
-    past = PastCase(str(answers["cause"]), case.cause, gain, case.gain_near(gain))
-    results = grade_case(case, answers, _figures(case.name))
+    gain, figures = float(answers["gain"]), _figures(case.name)
+    past = PastCase(str(answers["cause"]), case.cause, gain, case.gain_near(gain, figures))
+    results = grade_case(case, answers, figures)
     return AnsweredCase(case.name, results, past)
 
 
