@@ -81,23 +81,25 @@ def _next_case(rng: random.Random, open_: list[Case]) -> Case:
 
 
 def _hopeless(open_: list[Case], tests: dict[str, SequentialTest], pairs: int) -> bool:
-    """Return True if some case has had its first look and can hardly pass, and none can fail, with
-    so many more pairs for each.
+    """Return True if all cases have had their first look, and with so many more pairs for each one
+    can hardly pass and none can fail.
     """
-    outlooks = {
-        (case.name, id_): test.outlook(samples, len(samples) + pairs)
+    # Without a first look a case has no figure: as the worst it would speak for the one that is
+    # too close to the target.
+    if any(len(case.learner_s) < test.plan.looks[0] for case in open_ for test in tests.values()):
+        return False
+    outlooks = [
+        test.outlook(samples, len(samples) + pairs)
         for case in open_
         for id_, test in tests.items()
         if case.decisions[id_].wanted
         for samples in [SAMPLES[id_](case.as_judged())]
-    }
-    stuck = any(
-        outlooks[case.name, id_].passes < HARDLY
-        for case in open_
-        for id_, test in tests.items()
-        if len(case.learner_s) >= test.plan.looks[0] and (case.name, id_) in outlooks
+    ]
+    return (
+        min(outlook.passes for outlook in outlooks)
+        < HARDLY
+        > max(outlook.fails for outlook in outlooks)
     )
-    return stuck and all(outlook.fails < HARDLY for outlook in outlooks.values())
 
 
 def first_look(
