@@ -408,6 +408,12 @@ def test_a_tie_is_left_undecided_long_before_the_time_is_up(monkeypatch, slow):
     assert timed.now < 120
 
 
+def test_a_limit_that_was_sized_for_a_faster_machine_leaves_every_case_its_first_look(monkeypatch):
+    timed = Drawn(monkeypatch, 10, fine=3.5, better=4.0, fast=4.5)
+    assert {case.states()["speedup"] for case in timed.sampled()} == {State.PASS}
+    assert 10 < timed.now < sampling.FIRST_LOOKS_S
+
+
 @pytest.mark.parametrize(("slow", "state"), [(2.9, State.FAIL), (3.1, State.PASS)])
 def test_what_more_pairs_can_decide_is_measured_on(monkeypatch, slow, state):
     cases = Drawn(monkeypatch, 150, fine=3.5, better=4.0, slow=slow).sampled()

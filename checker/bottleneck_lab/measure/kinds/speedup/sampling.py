@@ -28,7 +28,10 @@ reason, and a learner waits.
 FAR_OFF_S = 3.0
 """The same for code that the first look found far too slow."""
 
-
+FIRST_LOOKS_S = 120.0
+"""Seconds in which every case may have its first look, also where `max_s` is less: that was sized
+for a machine, and without a look no work could pass on one that is several times slower.
+"""
 HARDLY = 0.01
 """Chance (0–1) below which a PASS or a FAIL isn't worth measuring for."""
 
@@ -51,14 +54,13 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
     max_s = workers.context.settings.max_s
     untimed, begin = UntimedAnswers(workers, len(cases)), time.monotonic()
     open_ = list(cases)
-    while (
-        open_
-        and not any(case.failed() for case in cases)
-        and (spent_s := untimed.clock() - begin) < max_s
-    ):
+    while open_ and not any(case.failed() for case in cases):
+        spent_s = untimed.clock() - begin
+        if spent_s >= (max_s if _looked_at(open_, tests) else max(max_s, FIRST_LOOKS_S)):
+            break
         untimed.judge_some()
         workers.time_pair(_next_case(workers.context.rng, open_))
-        workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
+        workers.context.progress("measuring", 0.4 + 0.55 * min(1.0, spent_s / max_s))
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
         spent_s = untimed.clock() - begin
         pair_s = spent_s / sum(len(case.learner_s) for case in cases)
@@ -80,13 +82,20 @@ def _next_case(rng: random.Random, open_: list[Case]) -> Case:
     return rng.choice(open_)
 
 
+def _looked_at(open_: list[Case], tests: dict[str, SequentialTest]) -> bool:
+    """Return True if all cases have had their first look."""
+    return all(
+        len(case.learner_s) >= test.plan.looks[0] for case in open_ for test in tests.values()
+    )
+
+
 def _hopeless(open_: list[Case], tests: dict[str, SequentialTest], pairs: int) -> bool:
     """Return True if all cases have had their first look, and with so many more pairs for each one
     can hardly pass and none can fail.
     """
     # Without a first look a case has no figure: as the worst it would speak for the one that is
     # too close to the target.
-    if any(len(case.learner_s) < test.plan.looks[0] for case in open_ for test in tests.values()):
+    if not _looked_at(open_, tests):
         return False
     outlooks = [
         test.outlook(samples, len(samples) + pairs)
