@@ -24,6 +24,7 @@ from bottleneck_lab.analysis.comparability import (
     find_differences,
 )
 from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.footprint import at_once
 from bottleneck_lab.analysis.host.line_matching import match_lines
 from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.memory.growth import MemoryUse
@@ -39,7 +40,8 @@ from bottleneck_lab.analysis.steps.figures import (
     Key,
     Series,
     StepFigures,
-    find_step_figures,
+    find_work_figures,
+    with_device_times,
 )
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
 from bottleneck_lab.analysis.steps.window import find_window
@@ -187,20 +189,23 @@ Side = Timeline | Observation | Sequence[Timeline | Observation]
 
 
 def observe(
-    capture: Timeline | Analysis, code: Mapping[str, str] = MappingProxyType({})
+    capture: Timeline | Analysis,
+    code_of: Callable[[Summary], Mapping[str, str]] = lambda _: MappingProxyType({}),
 ) -> Observation:
-    """Return a capture's summary and the figures of each of its steps. By the `code` of its lines,
-    their names to their source, they are told again where another version has moved them.
+    """Return a capture's summary and the figures of each of its steps. By what `code_of` has of its
+    lines, their source by their names, they are told again where another version has moved them.
     """
-    analysis = analyse(capture) if isinstance(capture, Timeline) else capture
-    timeline = analysis.timeline
+    timeline = capture if isinstance(capture, Timeline) else capture.timeline
+    with at_once(find_work_figures, timeline) as work_figures:
+        analysis = analyse(capture) if isinstance(capture, Timeline) else capture
+        figures = with_device_times(work_figures(), timeline, analysis.times)
     return Observation(
         analysis.summary,
-        find_step_figures(timeline, analysis.times),
+        figures,
         find_conditions(timeline),
         {} if analysis.summary.steps else find_batch_figures(timeline, find_window(timeline)),
         repeats=MODELLED_HOST in timeline.facts,
-        code=code,
+        code=code_of(analysis.summary),
     )
 
 

@@ -1,5 +1,5 @@
-"""Keep what an analysis takes of memory small: what one part of it freed goes back to the system
-before the next begins.
+"""Keep what an analysis of a large capture takes of time and memory small: its parts are worked on
+by two processes, and what one part freed goes back to the system before the next begins.
 
 A command that reads large captures keeps freed memory (`trace.fast.allocator.keep_freed`), in holes
 into which the arrays of the next part do not all fit (docs/measured/trace_analysis.md).
@@ -7,19 +7,36 @@ into which the arrays of the next part do not all fit (docs/measured/trace_analy
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
 from bottleneck_lab.trace.fast.allocator import give_back
+from bottleneck_lab.trace.fast.second_reader import beside
 from bottleneck_lab.trace.timeline import Timeline
 
+Result = TypeVar("Result")
+
 LARGE_EVENTS = 5_000_000
-"""From here on time counts for more than memory: both sides are summed up at once, and what was
-freed is kept. With 2.8 million events, both at once gained an eighth of the time for a third more
-memory: not worth it.
-"""
+"""From here on time counts for more than memory: what was freed is kept."""
 SMALL_EVENTS = 200_000
-"""Up to here the holes are smaller than the interpreter."""
+"""Up to here the holes are smaller than the interpreter, and a second process gains nothing."""
 
 
 def release_freed(timeline: Timeline) -> None:
     """Hand freed memory back to the system, if the capture is of a size at which that pays."""
     if SMALL_EVENTS < timeline.events < LARGE_EVENTS:
         give_back()
+
+
+def at_once(
+    work: Callable[[Timeline], Result], timeline: Timeline
+) -> AbstractContextManager[Callable[[], Result]]:
+    """Have `work(timeline)` done at the same time as what follows, if the capture is of a size at
+    which that pays; gives what waits for the result.
+    """
+    copied = timeline.events > SMALL_EVENTS and (os.cpu_count() or 1) > 1
+    if copied:
+        _ = timeline.launched_by  # both need it: joined before, it is joined and held once
+    return beside(work, timeline, copied=copied)

@@ -32,7 +32,7 @@ from bottleneck_lab.analysis.device.transfers import (
 from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
-from bottleneck_lab.analysis.footprint import LARGE_EVENTS, release_freed
+from bottleneck_lab.analysis.footprint import at_once, release_freed
 from bottleneck_lab.analysis.host.lines import LineRow, find_lines, longest_line
 from bottleneck_lab.analysis.host.operators import (
     OperatorRow,
@@ -184,15 +184,9 @@ def _summary(
     ceilings: Machine | None,
 ) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
-    if timeline.events < LARGE_EVENTS:
-        host, devices = _host_side(inside), _device_side(timeline, uses)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        # Both at once: NumPy works without Python's lock on large arrays.
-        with ThreadPoolExecutor(1) as thread:
-            result = thread.submit(_device_side, timeline, uses)
-            host, devices = _host_side(inside), result.result()
+    with at_once(_host_side, inside) as host_side:
+        devices = _device_side(timeline, uses)
+        host = host_side()
     seen = _evidence(timeline, inside, steps, host, devices)
     release_freed(timeline)
     findings, withheld = doubt(find_findings(seen), devices.quality)

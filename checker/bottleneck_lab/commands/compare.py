@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -168,8 +169,7 @@ def _compared(
 
 def _observed(path: Path, analysis: Analysis | None = None) -> Observation:
     """Return what a comparison needs of a capture, which may have been analysed before."""
-    analysis = analysis or analyse(load(path))
-    return observe(analysis, code_of(path, analysis.summary))
+    return observe(analysis or load(path), partial(code_of, path))
 
 
 def _is_blind(sides: tuple[Side, Side]) -> bool:

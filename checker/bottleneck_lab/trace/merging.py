@@ -166,6 +166,7 @@ class _Merged:
                     changes[column] = np.full(len(values), rank, dtype=np.int32)
                 elif column in ("correlation", "external"):
                     if first_number:
+                        values = values.astype(np.int64)
                         values = np.where(values < 0, values, values + first_number)
                         changes[column] = values
                     self.next_number = max(self.next_number, int(values.max(initial=-1)) + 1)

@@ -7,6 +7,7 @@ two start together, so that a parent stands before its children.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.trace.counters import KernelCounters
-from bottleneck_lab.trace.join import join_rows
+from bottleneck_lab.trace.join import Numbers, join_rows
 
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
@@ -75,8 +76,8 @@ class DeviceTable:
     rank: SmallInts
     device: SmallInts
     stream: Ints
-    correlation: Ints
-    external: Ints
+    correlation: Numbers
+    external: Numbers
     bytes: Ints
     direction: TinyInts
     host_memory: TinyInts
@@ -110,7 +111,7 @@ class HostTable:
     name: SmallInts
     rank: SmallInts
     thread: SmallInts
-    correlation: Ints
+    correlation: Numbers
 
     def __len__(self) -> int:
         return len(self.start)
@@ -246,9 +247,7 @@ class Timeline:
     def launched_by(self) -> SmallInts:
         """For every device row, the runtime call that launched it; -1 where none was recorded."""
         calls, work = self.runtime, self.device
-        return join_rows(calls.correlation, calls.rank, work.correlation, work.rank).astype(
-            np.int32
-        )
+        return join_rows(calls.correlation, calls.rank, work.correlation, work.rank)
 
     @cached_property
     def launching(self) -> NDArray[np.bool_]:
@@ -318,6 +317,18 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
     return sort_table(fill_table(kind, length, **columns))
 
 
+JOINING = ("correlation", "external")
+"""Columns by whose numbers rows are joined: of four bytes each, if all of a table's fit."""
+
+
+def fits_four_bytes(numbers: Sequence[NDArray[Any]]) -> bool:
+    """Return True if all numbers are those of 32 bits."""
+    limits = np.iinfo(np.int32)
+    return all(
+        limits.min <= each.min(initial=0) and each.max(initial=0) <= limits.max for each in numbers
+    )
+
+
 def fill_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
     """Return a table as `make_table` does, with its rows as they were given."""
     values = {}
@@ -327,6 +338,10 @@ def fill_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
         if given is None:
             # Takes no memory.
             given = np.broadcast_to(np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length)
+        given = np.asarray(given)
+        # A single value for all rows takes no memory, which a copy of them would.
+        if column.name in JOINING and given.strides != (0,) and fits_four_bytes([given]):
+            dtype = np.int32
         values[column.name] = np.asarray(given, dtype=dtype)
     if columns:
         raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")

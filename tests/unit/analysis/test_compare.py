@@ -486,7 +486,7 @@ def test_lines_are_told_again_by_their_source_or_else_by_their_function(tmp_path
     assert changed(before, after) == {"train.py: train": (1_000_000, 300_000)}
     backward = "loss.backward()"
     codes = {old: backward, loss: "loss = model(batch)"}, {new: backward}
-    assert changed(observe(before, codes[0]), observe(after, codes[1])) == {
+    assert changed(observe(before, lambda _: codes[0]), observe(after, lambda _: codes[1])) == {
         f"train.py: train: {backward}": (900_000, 300_000),
         "train.py: train: loss = model(batch)": (100_000, 0),
     }
@@ -507,7 +507,9 @@ def test_an_edited_or_moved_line_is_not_gone(tmp_path):
             names[3]: "y = torch.compile(model)",
         },
     )
-    changes = compare(observe(before, codes[0]), observe(after, codes[1])).changes
+    changes = compare(
+        observe(before, lambda _: codes[0]), observe(after, lambda _: codes[1])
+    ).changes
     shown = {label_change(c, {}): (c.before, c.after) for c in changes if c.group == "line"}
     assert shown == {
         "edited train.py: train: total += loss.detach() (was total += loss.item())": (4e5, 1e5),

@@ -161,6 +161,7 @@ def _accelerators(
         causes = attribute(idle, host, window, queued=queued, elsewhere=elsewhere, missing=missing)
         times.append(DeviceTime(rank, device, window, rows, idle, causes))
         unrecorded = unrecorded._replace(stretches=missing)
+        del queued, waited, elsewhere, missing, rows, idle
         uses.append(_use(timeline, times[-1], host, unrecorded))
     times[0] = times[0]._replace(program=_program(timeline, times, host, arrivals))
     return list(zip(uses, times, strict=True))

@@ -111,7 +111,7 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
     """Return the name of the user's own line that ran at each row of a host table, -1 where that
     was not recorded.
     """
-    names = np.full(len(rows), -1, dtype=np.int32)
+    names = np.broadcast_to(np.int32(-1), len(rows))  # takes no memory
     for track, thread in _tracks(timeline):
         lines = take(timeline.python, timeline.python.thread == track)
         if len(lines) and thread >= 0:

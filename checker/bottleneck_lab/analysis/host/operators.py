@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import Tree, nest
 from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.timeline import (
@@ -119,20 +120,19 @@ def in_parts(timeline: Timeline) -> Iterator[Timeline]:
         return
     begin, end = timeline.extent
     cuts = [begin]
-    reached = [np.maximum.accumulate(table.end) for table in tables]
+    # Of each table, how many rows begin before the moments that were looked at, and the last end
+    # of these.
+    rows, reached = [0] * len(tables), [begin] * len(tables)
     for first in range(PART_ROWS, len(longest), PART_ROWS):
         moments = longest.start[first : first + PART_ROWS // 8]
         closed = np.ones(len(moments), dtype=bool)
-        for table, ends in zip(tables, reached, strict=True):
-            before = np.searchsorted(table.start, moments) - 1
-            closed &= (before < 0) | (ends[before] <= moments)
+        for i, table in enumerate(tables):
+            more = slice(rows[i], int(np.searchsorted(table.start, moments[-1])))
+            ends = np.maximum.accumulate(np.append(reached[i], table.end[more]))
+            closed &= ends[np.searchsorted(table.start[more], moments)] <= moments
+            rows[i], reached[i] = more.stop, int(ends[-1])
         cuts += moments[closed][:1].tolist()
-    del reached
-    owner = _owners(timeline)
-    launched = np.full(len(owner), begin - 1)
-    by_operator, by_call = (owner >= 0) & (owner < len(operators)), owner >= len(operators)
-    launched[by_operator] = operators.start[owner[by_operator]]
-    launched[by_call] = runtime.start[owner[by_call] - len(operators)]
+    launched = _launch_times(timeline)
     for low, high in itertools.pairwise([*cuts, end + 1]):
         yield replace(
             timeline,
@@ -140,6 +140,21 @@ def in_parts(timeline: Timeline) -> Iterator[Timeline]:
             operators=_between(operators, low, high),
             runtime=_between(runtime, low, high),
         )
+
+
+def _launch_times(timeline: Timeline) -> Ints:
+    """Return, for each row of the device, when the call or the operator that launched it began; a
+    moment before the capture where neither is known.
+    """
+    operators, runtime = timeline.operators, timeline.runtime
+    owner = _owners(timeline)
+    launched = np.full(len(owner), timeline.extent[0] - 1)
+    for rows in iv.blocks(len(owner)):
+        own = owner[rows]
+        by_call, by_operator = own >= len(operators), (own >= 0) & (own < len(operators))
+        launched[rows][by_call] = runtime.start[own[by_call] - len(operators)]
+        launched[rows][by_operator] = operators.start[own[by_operator]]
+    return launched
 
 
 def _between(table: HostTable, low: int, high: int) -> HostTable:

@@ -157,11 +157,13 @@ class _Work:
 
     def __init__(self, timeline: Timeline, rank: int, launching_lines: SmallInts) -> None:
         device = timeline.device
-        rows = np.flatnonzero((device.rank == rank) & device.works)
+        mine = (device.rank == rank) & device.works
+        # Without others, the columns are the table's own: no copies.
+        rows = slice(None) if mine.all() else np.flatnonzero(mine)
         self._start, self._end, self._name = device.start[rows], device.end[rows], device.name[rows]
         self._reached = np.maximum.accumulate(self._end)
-        self._line = np.full(len(rows), -1, dtype=np.int32)
         call = timeline.launched_by[rows]
+        self._line = np.full(len(call), -1, dtype=np.int32)
         self._line[call >= 0] = launching_lines[call[call >= 0]]
 
     def add_times(self, start: int, end: int, times: Counter[tuple[int, int]]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -73,6 +73,22 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     """Return the figures of a capture like `summarise`, but for every step by itself. `times`: the
     capture's, one entry per device.
     """
+    return with_device_times(find_work_figures(timeline), timeline, times)
+
+
+def with_device_times(
+    figures: StepFigures, timeline: Timeline, times: Sequence[DeviceTime]
+) -> StepFigures:
+    """Return the figures of `find_work_figures` with what the devices did, right after the step's
+    time.
+    """
+    step: Series = {("step", "time"): figures.series["step", "time"]}
+    series = step | _device_series(times, find_steps(timeline), figures.steps) | figures.series
+    return replace(figures, series=series)
+
+
+def find_work_figures(timeline: Timeline) -> StepFigures:
+    """Return the figures for which it need not be known when the devices were idle, and why."""
     steps = find_steps(timeline)
     edges = _host_edges(timeline)
     ends = {rank: host_window(timeline, rank).end for rank in edges}
@@ -89,7 +105,6 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     operators, origins = _operator_series(timeline, edges, ends, count)
     series: Series = {("step", "time"): costs}
     for part in (
-        _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
         operators,
         _range_series(steps, count),

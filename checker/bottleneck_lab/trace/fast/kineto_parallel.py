@@ -158,8 +158,6 @@ def _hand_over(
         offset=offset,
     )
     hand_over(shared, piece)
-    for table in columns.tables.values():
-        table.clear()
     return len(columns.names.order), len(columns.threads.order)
 
 

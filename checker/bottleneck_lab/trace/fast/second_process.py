@@ -43,7 +43,7 @@ class SecondProcess(Protocol):
     def kill(self) -> None: ...
 
 
-def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
+def fork(work: Work, shared: IO[bytes], *arguments: Any) -> SecondProcess | None:
     """Return a copy of this process that does `work`; None if this process has other threads, or
     there is no room for another. `shared` is then left as it was.
 

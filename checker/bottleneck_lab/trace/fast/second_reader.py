@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TypeVar
 
 from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.second_process import SecondProcess, Work, fork, spawn
+
+Result = TypeVar("Result")
+Argument = TypeVar("Argument")
 
 
 def hand_over(shared: IO[bytes], read: Any) -> None:
@@ -40,7 +44,7 @@ class SecondReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fork(self, work: Work, *arguments: str | int) -> bool:
+    def fork(self, work: Work, *arguments: Any) -> bool:
         """Start `work` in a copy of this process; False if that is not safe or not possible."""
         give_back()  # what an earlier capture left would be copied, too
         self._process = fork(work, self.shared, *arguments)
@@ -72,3 +76,29 @@ class SecondReader:
             self._process.kill()
             self._process.wait()
         self.shared.close()
+
+
+@contextmanager
+def beside(
+    work: Callable[[Argument], Result], argument: Argument, *, copied: bool
+) -> Iterator[Callable[[], Result]]:
+    """Have `work(argument)` done in a copy of this process, which shares its memory, while this one
+    goes on; yields what waits for the result. It is done here, when it is waited for, if it is not
+    to be `copied`, and where there can be no copy or it failed.
+    """
+    if not copied:
+        yield lambda: work(argument)
+        return
+    with SecondReader() as second:
+        second.fork(_work, work, argument)
+
+        def result() -> Result:
+            results = second.handed_over()
+            return work(argument) if results is None else next(results)
+
+        yield result
+
+
+def _work(shared: IO[bytes], work: Callable[[Any], Any], argument: Any) -> None:
+    hand_over(shared, work(argument))
+    shared.flush()

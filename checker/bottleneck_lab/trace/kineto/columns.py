@@ -17,6 +17,7 @@ from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.kineto.events import mend
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
+from bottleneck_lab.trace.timeline import JOINING, fits_four_bytes
 
 # No profiled activity takes a day: such a duration is an overflow.
 LONGEST_NS = 86_400_000_000_000
@@ -62,6 +63,7 @@ WORK = np.dtype(
 BLOCK_ROWS = 1 << 15
 GIVEN_BACK_BYTES = 16 << 20
 
+TIMES = ("start", "duration")
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
 DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "work": WORK}
 
@@ -114,39 +116,78 @@ def _thread(key: tuple[Any, Any]) -> tuple[str, str]:
     return str(key[0]), str(key[1])
 
 
+class _Threads(dict[Any, int]):
+    """The numbers of one process's threads. To look up a process and then its thread takes a third
+    of the time that a pair of both takes.
+    """
+
+    def __init__(self, numbers: Numbers, process: Any) -> None:
+        super().__init__()
+        self._numbers = numbers
+        self._process = process
+
+    def __missing__(self, thread: Any) -> int:
+        number = self[thread] = self._numbers[self._process, thread]
+        return number
+
+
+class _Processes(dict[Any, _Threads]):
+    """The threads of each process, by their numbers."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def __missing__(self, process: Any) -> _Threads:
+        threads = self[process] = _Threads(self._numbers, process)
+        return threads
+
+
 class RowBlocks:
-    """The rows of one table, gathered in blocks."""
+    """The rows of one table, gathered in blocks. Their times are filled in as microseconds, and
+    become nanoseconds a block at a time.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._times = [name for name in dtype.names or () if name in TIMES]
+        self._unconverted = np.dtype(
+            [(name, "f8" if name in TIMES else dtype[name]) for name in dtype.names or ()]
+        )
         self._full: list[NDArray[Any]] = []
-        self._block = np.empty(0, dtype=dtype)
+        self._block = np.empty(0, dtype=self._unconverted)
         self._used = 0
 
     def room(self, length: int) -> NDArray[Any]:
-        """Return this many further rows, which the caller fills in."""
+        """Return this many further rows, which the caller fills in, times as microseconds."""
         if self._used + length > len(self._block):
-            self._full = self.pieces()
-            self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._block.dtype)
-            self._used = 0
+            self._close()
+            self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._unconverted)
         self._used += length
         return self._block[self._used - length : self._used]
+
+    def _close(self) -> None:
+        """Convert the times of the block in work where they lie; no more rows come into it."""
+        rows = self._block[: self._used]
+        converted = rows.view(self._dtype)
+        for name in self._times:
+            converted[name] = _to_ns(rows[name])
+        self._full.append(converted)
+        self._block, self._used = self._block[:0], 0
 
     def add(self, rows: NDArray[Any]) -> None:
         self.room(len(rows))[:] = rows
 
     def append(self, block: NDArray[Any]) -> None:
-        """Take a block of further rows as it is, without copying it."""
-        self._full = [*self.pieces(), block]
-        self._block = np.empty(0, dtype=self._block.dtype)
-        self._used = 0
+        """Take a block of further rows as it is, without copying it. Its times are nanoseconds."""
+        self._close()
+        self._full.append(block)
 
     def pieces(self) -> list[NDArray[Any]]:
-        """Return all rows, in order; they may be changed."""
-        return [*self._full, self._block[: self._used]]
-
-    def clear(self) -> None:
-        self._full = []
-        self._used = 0
+        """Give up all rows, in order; they may be changed. Their times are nanoseconds."""
+        self._close()
+        pieces, self._full = self._full, []
+        return pieces
 
     def taken(self, numbers: dict[str, NDArray[np.int32]]) -> dict[str, NDArray[Any]]:
         """Return the columns of all rows; for some, `numbers` maps each old number to its new one.
@@ -154,12 +195,13 @@ class RowBlocks:
         more than GIVEN_BACK_BYTES are held twice.
         """
         pieces = self.pieces()[::-1]
-        dtype = self._block.dtype
+        dtype = self._dtype
         count = sum(map(len, pieces))
         # One after the other in memory: fresh pages take none before they are written.
         columns = {name: np.empty(count, dtype[name]) for name in dtype.names or ()}
-        self.clear()
-        self._block = np.empty(0, dtype)
+        for name in JOINING:
+            if name in columns and fits_four_bytes([piece[name] for piece in pieces]):
+                columns[name] = np.empty(count, np.int32)
         filled, held = 0, 0
         while pieces:
             piece = pieces.pop()
@@ -183,6 +225,7 @@ class Columns:
     def __init__(self) -> None:
         self.names = Numbers(str)
         self.threads = Numbers(_thread)
+        self._processes = _Processes(self.threads)
         self.thread_names: dict[tuple[str, str], str] = {}
         self.process_names: set[str] = set()
         self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
@@ -205,14 +248,14 @@ class Columns:
                 self._spans(
                     groups[table], self.tables[table].room(len(groups[table])), table == "runtime"
                 )
-        counted = [e for e in groups["operators"] if e.args.dims and e.name in COUNTED]
+        counted = [e for e in groups["operators"] if e.name in COUNTED and e.args.dims]
         if counted:
             self.tables["work"].add(self._work(counted))
         if groups["device"]:
             self._activities(groups["device"], self.tables["device"].room(len(groups["device"])))
         if groups["overhead"]:
             self.overhead_ns += int(
-                _to_ns([e.dur for e in groups["overhead"]]).clip(0, LONGEST_NS).sum()
+                _to_ns(np.array([e.dur for e in groups["overhead"]])).clip(0, LONGEST_NS).sum()
             )
         memory = [
             e for e in groups["instants"] if e.name == "[memory]" and e.args.changed is not None
@@ -220,7 +263,7 @@ class Columns:
         if memory:
             rows = self.tables["memory"].room(len(memory))
             args = [event.args for event in memory]
-            rows["start"] = _to_ns([event.ts for event in memory])
+            rows["start"] = [event.ts for event in memory]
             rows["bytes"] = _integers([arg.changed for arg in args])
             rows["allocated"] = _integers([arg.allocated for arg in args])
             rows["reserved"] = _integers([arg.reserved for arg in args])
@@ -228,7 +271,7 @@ class Columns:
             rows["device"] = _integers(
                 [arg.memory_device if arg.memory_kind else -1 for arg in args]
             )
-            rows["thread"] = [self.threads[event.pid, event.tid] for event in memory]
+            rows["thread"] = [self._processes[event.pid][event.tid] for event in memory]
         for event in groups["metadata"]:
             if event.name == "thread_name" and event.args.label:
                 self.thread_names[_thread((event.pid, event.tid))] = event.args.label
@@ -258,11 +301,11 @@ class Columns:
         return good
 
     def _spans(self, events: list[Any], rows: NDArray[Any], is_call: bool) -> None:
-        names, threads = self.names, self.threads
-        rows["start"] = _to_ns([event.ts for event in events])
-        rows["duration"] = _to_ns([event.dur for event in events])
+        names, threads = self.names, self._processes
+        rows["start"] = [event.ts for event in events]
+        rows["duration"] = [event.dur for event in events]
         rows["name"] = [names[event.name] for event in events]
-        rows["thread"] = [threads[event.pid, event.tid] for event in events]
+        rows["thread"] = [threads[event.pid][event.tid] for event in events]
         rows["correlation"] = (
             _integers([event.args.correlation for event in events])
             if is_call
@@ -272,8 +315,8 @@ class Columns:
     def _activities(self, events: list[Any], rows: NDArray[Any]) -> None:
         names, parsed = self.names, self._parsed
         args = [event.args for event in events]
-        rows["start"] = _to_ns([event.ts for event in events])
-        rows["duration"] = _to_ns([event.dur for event in events])
+        rows["start"] = [event.ts for event in events]
+        rows["duration"] = [event.dur for event in events]
         rows["correlation"] = _integers([arg.correlation for arg in args])
         rows["external"] = _external(events)
         rows["name"] = [names[event.name] for event in events]
@@ -289,7 +332,10 @@ class Columns:
         rows["bytes"] = _integers([arg.bytes for arg in args])
         rows["dtype"] = 0
         rows["process_group"] = -1
-        for i, arg in enumerate(args):
+        collectives = [
+            (i, arg) for i, arg in enumerate(args) if arg.dtype is not None or arg.group is not None
+        ]
+        for i, arg in collectives:
             if arg.dtype is not None:
                 rows["dtype"][i] = dtype_of(arg.dtype)
                 rows["bytes"][i] = DTYPE_BYTES[rows["dtype"][i]] * min(
@@ -299,9 +345,8 @@ class Columns:
                 # Names are small numbers, but need not be: all that counts is that they differ.
                 rows["process_group"][i] = crc32(str(arg.group).encode()) >> 1
         rows["grid"] = _integers([prod(arg.grid) if arg.grid else 0 for arg in args])
-        rows["block"] = np.clip(
-            _integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30
-        )
+        block = _integers([prod(arg.block) if arg.block else 0 for arg in args])
+        rows["block"] = np.minimum(np.maximum(block, 0), 1 << 30)
         rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]
 
     def _work(self, events: list[Any]) -> NDArray[Any]:
@@ -329,11 +374,11 @@ def _external(events: list[Any]) -> NDArray[np.int64]:
     )
 
 
-def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
+def _to_ns(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Convert microseconds with a fraction to whole nanoseconds."""
     # Times since 1970 in µs, times 1000, exceed the 53 bits of a double, so the whole part is
     # kept apart from the fraction.
-    values = np.clip(np.array(microseconds, dtype=np.float64), -9e15, 9e15)
+    values = np.clip(microseconds, -9e15, 9e15)
     whole = np.floor(values)
     result: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint(
         (values - whole) * 1000
