@@ -9,10 +9,11 @@ The trace (a synthetic DDP step without --trace) is repeated until the file has 
 Both sides then read it and break its time down: ours into the whole summary (joins, gap causes and
 findings included), the peer into its temporal, kernel and overlap breakdowns. The peer is installed
 into an environment of its own (--peer-venv keeps it). Wall time of the whole command, start of the
-interpreter included, and the peak of the summed resident memory of all processes are taken from
-outside, the same way for both sides: the median of --repeats is shown. Sizes under --alone are ours
-only; of those under --pair, `lab compare` compares two traces. --before names a checkout of an
-earlier commit, which is measured in turns with this one.
+interpreter included, and the peak memory of all processes are taken from outside, the same way for
+both sides: with shared pages counted once, and in parentheses the sum of their resident memory,
+which counts twice what a fork shares. The run of median time is shown, of --repeats. Sizes under
+--alone are ours only; of those under --pair, `lab compare` compares two traces. --before names a
+checkout of an earlier commit, which is measured in turns with this one.
 
 nsys exports (--nsys, or one that nsys_export.py makes up with --nsys-megabytes) are read in two
 ways: from their pages, and by SQL, as unusual ones still are.
@@ -24,6 +25,7 @@ import argparse
 import compileall
 import copy
 import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -31,6 +33,7 @@ import sys
 import tempfile
 import time
 import venv
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -140,50 +143,69 @@ def _kineto(events: list[dict]) -> str:
 
 
 def measure(command: list[str], limit_s: float, checkout: Path = ROOT) -> dict:
-    """Wall time, s, and the peak of the summed resident memory of the process and its children, MB,
-    sampled every 10 ms. The code is that of `checkout`.
+    """Wall time, s, and peak memory of the process and its children, MB: the summed resident
+    memory, sampled every 10 ms, and what they take with shared pages counted once, every 30 ms. The
+    code is that of `checkout`.
     """
     environment = {**os.environ, "PYTHONPATH": str(checkout / "checker")}
     pipe = subprocess.PIPE
     start = time.perf_counter()
     process = psutil.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, resident(process.pid))
+    peak = once = 0
+    for turn in itertools.count():
+        if process.poll() is not None:
+            break
+        pids = processes(process.pid)
+        peak = max(peak, sum(map(resident, pids)))
+        if turn % 3 == 0:  # takes half a millisecond a process, of the cores that are measured
+            once = max(once, counted_once(pids))
         if time.perf_counter() - start > limit_s:
             for child in [*process.children(recursive=True), process]:
                 child.kill()
-            process.communicate()
-            return {
-                "wall_s": float("nan"),
-                "peak_mb": peak / 1e6,
-                "answer": f"stopped after {limit_s:.0f} s",
-            }
+            break
         time.sleep(0.01)
     wall = time.perf_counter() - start
     out, error = process.communicate()
-    answer = (
-        out.strip().splitlines()[-1]
-        if process.returncode == 0 and out.strip()
-        else f"failed: {error.strip()[-300:]}"
-    )
-    return {"wall_s": wall, "peak_mb": peak / 1e6, "answer": answer}
+    answer = f"failed: {error.strip()[-300:]}"
+    if wall > limit_s:
+        wall, answer = float("nan"), f"stopped after {limit_s:.0f} s"
+    elif process.returncode == 0 and out.strip():
+        answer = out.strip().splitlines()[-1]
+    return {"wall_s": wall, "peak_mb": peak / 1e6, "once_mb": once / 1e6, "answer": answer}
+
+
+def processes(pid: int) -> list[int]:
+    """A process and all below it, from /proc: a search through all processes would take a share of
+    the cores that are measured.
+    """
+    with suppress(OSError):  # it has ended meanwhile
+        paths = Path(f"/proc/{pid}/task").glob("*/children")
+        children = [int(child) for path in paths for child in path.read_text().split()]
+        return [pid, *itertools.chain.from_iterable(map(processes, children))]
+    return []
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process and all below it, from /proc: a search through all processes
-    would take a share of the cores that are measured.
+    """Resident bytes of a process."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def counted_once(pids: list[int]) -> int:
+    """Bytes that these processes take of the machine: pages that a fork shares with its parent
+    count once. Of pages of files (libraries, mostly), those of the process that has most: by their
+    proportional size, programs that are not measured would bear a part of them.
     """
-    try:
-        children = [
-            child
-            for path in Path(f"/proc/{pid}/task").glob("*/children")
-            for child in path.read_text().split()
-        ]
-        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):  # it has ended meanwhile
-        return 0
-    return own + sum(resident(int(child)) for child in children)
+    own, files = 0, [0]
+    for pid in pids:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            rows = (line.split() for line in lines)
+            sizes = {row[0]: int(row[1]) << 10 for row in rows if row[-1] == "kB"}
+            own += sizes.get("Pss_Anon:", 0)
+            files.append(sizes.get("Rss:", 0) - sizes.get("Anonymous:", 0))
+    return own + max(files)
 
 
 def compile_ours(before: Path | None) -> None:
@@ -214,7 +236,7 @@ def plot(rows: list[dict], path: Path) -> None:
         ' font-family="sans-serif" font-size="12">'
     ]
     for panel, (key, title) in enumerate(
-        (("wall_s", "wall time, s"), ("peak_mb", "peak memory, MB"))
+        (("wall_s", "wall time, s"), ("once_mb", "peak memory, MB"))
     ):
         points = [
             (r["mb"], r[side][key], side)
@@ -327,8 +349,8 @@ def median(runs: list[dict]) -> dict:
 def show(megabytes: float, side: str, run: dict) -> None:
     spread = f"({run['walls'][0]:.2f}-{run['walls'][-1]:.2f})" if len(run["walls"]) > 1 else ""
     print(
-        f"{megabytes:8.0f} MB  {side:13}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f}"
-        f" MB  {run['answer']}",
+        f"{megabytes:8.0f} MB  {side:13}  {run['wall_s']:8.2f} s {spread:13} {run['once_mb']:6.0f}"
+        f" MB ({run['peak_mb']:.0f} MB summed)  {run['answer']}",
         flush=True,
     )
 
@@ -343,7 +365,7 @@ def compare_nsys(path: Path, options: argparse.Namespace) -> None:
     pages, sql = medians["pages"], medians["sql"]
     print(
         f"          ratio: {sql['wall_s'] / pages['wall_s']:.1f}x in time,"
-        f" {sql['peak_mb'] / pages['peak_mb']:.2f}x in memory"
+        f" {sql['once_mb'] / pages['once_mb']:.2f}x in memory"
     )
 
 
@@ -381,7 +403,7 @@ def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Pa
     if peer:
         print(
             f"          ratio: {row['peer']['wall_s'] / row['ours']['wall_s']:.1f}x in time, "
-            f"1/{row['peer']['peak_mb'] / row['ours']['peak_mb']:.1f} of the memory"
+            f"1/{row['peer']['once_mb'] / row['ours']['once_mb']:.1f} of the memory"
         )
     return row
 

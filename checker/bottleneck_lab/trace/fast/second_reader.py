@@ -1,9 +1,10 @@
-"""A second process that reads part of a capture, and the file through which its rows come back.
+"""A second process that works on part of a capture, and the file through which its results come
+back.
 
-Which part is read first by whom differs by format (`kineto_parallel`, `nsys/claims`); starting the
-process, handing over and clearing up do not. Both callers are measured by
-benchmarks/trace_analysis.py: taking over the other process's rows costs 0.02 s for 104 MB
-(docs/measured/trace_analysis.md).
+Which part is read first by whom differs by format (`kineto_parallel`, `nsys/claims`), and what is
+summed up beside what is the analysis' to say (`beside`); starting the process, handing over and
+clearing up do not differ. All are measured by benchmarks/trace_analysis.py: taking over the other
+process's rows costs 0.02 s for 104 MB (docs/measured/trace_analysis.md).
 """
 
 from __future__ import annotations

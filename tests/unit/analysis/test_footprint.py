@@ -1,0 +1,121 @@
+"""What summing up a large capture takes of memory, and its two processes."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottleneck_lab import load, summarise
+from bottleneck_lab.analysis import footprint
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.compare import observe
+from bottleneck_lab.analysis.footprint import at_once
+from bottleneck_lab.analysis.host import nesting, operators
+from bottleneck_lab.analysis.what_if import program
+from bottleneck_lab.trace import join
+from bottleneck_lab.trace.timeline import JOINING, TABLES, Timeline
+
+from ...processes import another_thread
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
+
+
+def repeated(timeline: Timeline, times: int) -> Timeline:
+    """Return the timeline with its rows again and again, each time later and with fresh numbers."""
+    begin, end = timeline.extent
+    tables = {name: getattr(timeline, name) for name in TABLES}
+    step = 1 + max(
+        int(getattr(table, column).max(initial=0))
+        for table in tables.values()
+        for column in JOINING
+        if hasattr(table, column)
+    )
+    turn = np.arange(times)
+
+    def column_of(values: np.ndarray, name: str) -> np.ndarray:
+        if name in ("start", "end"):
+            return np.tile(values, times) + np.repeat(turn * (end - begin + 1_000_000), len(values))
+        if name in JOINING:
+            more = np.repeat(turn * step, len(values))
+            again = np.tile(values, times)
+            return np.where(again > 0, again + more, again).astype(values.dtype)
+        return np.tile(values, times)
+
+    return replace(
+        timeline,
+        **{
+            name: type(table)(
+                **{
+                    each.name: column_of(getattr(table, each.name), each.name)
+                    for each in fields(table)
+                }
+            )
+            for name, table in tables.items()
+        },
+    )
+
+
+def test_a_report_takes_few_bytes_of_memory_for_each_event(monkeypatch):
+    """Every byte more for each event is 3 MB more for a trace of 1 GB."""
+    timeline = repeated(load(CAPTURES / "h200" / "training.json.gz"), 40)
+    # What is worked on at once is of a fixed size: small, it does not hide what grows.
+    for module in (nesting, join):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 1024)
+    monkeypatch.setattr(iv, "BLOCK", 1024)
+    monkeypatch.setattr(operators, "PART_ROWS", 1024)
+    monkeypatch.setattr(program, "MOST_ROWS", 800)
+    monkeypatch.setattr(program, "MOST_TASKS", 400)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # all in this process, where it is counted
+    summarise(timeline)  # imports and caches
+
+    tracemalloc.start()
+    try:
+        summarise(replace(timeline))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak / timeline.events < 17  # it was 15.5 on 28 November 2026
+
+
+@pytest.mark.alone  # in a process with threads, there is no copy
+def test_a_report_is_the_same_when_another_process_sums_up_the_host(monkeypatch):
+    timeline = load(CAPTURES / "h200" / "training.json.gz")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    alone = observe(timeline)
+
+    copies: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: (copies.append(1), fork())[1])
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(footprint, "SMALL_EVENTS", 0)
+    beside = observe(replace(timeline))
+
+    assert len(copies) == 2  # for the host, and for the figures by step
+    assert beside.summary == alone.summary
+    assert beside.figures.origins == alone.figures.origins
+    assert [(key, values.tolist()) for key, values in beside.figures.series.items()] == [
+        (key, values.tolist()) for key, values in alone.figures.series.items()
+    ]
+
+
+@pytest.mark.parametrize("threads", [nullcontext, another_thread])
+def test_work_that_no_other_process_can_do_is_done_here(monkeypatch, threads):
+    timeline = load(CAPTURES / "h200" / "training.json.gz")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(footprint, "SMALL_EVENTS", 0)
+    here = os.getpid()
+
+    def only_here(timeline: Timeline) -> int:
+        if os.getpid() != here:
+            raise ValueError("no")
+        return timeline.events
+
+    with threads(), at_once(only_here, timeline) as events:
+        assert events() == timeline.events
