@@ -24,7 +24,6 @@ from bottleneck_lab.analysis.comparability import (
     find_differences,
 )
 from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
-from bottleneck_lab.analysis.footprint import at_once
 from bottleneck_lab.analysis.host.line_matching import match_lines
 from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.memory.growth import MemoryUse
@@ -45,7 +44,7 @@ from bottleneck_lab.analysis.steps.figures import (
 )
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
 from bottleneck_lab.analysis.steps.window import find_window
-from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
+from bottleneck_lab.analysis.summary import Analysis, Summary, analyse_beside
 from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.trace.timeline import Floats64, Timeline
 
@@ -195,13 +194,14 @@ def observe(
     """Return a capture's summary and the figures of each of its steps. By what `code_of` has of its
     lines, their source by their names, they are told again where another version has moved them.
     """
-    timeline = capture if isinstance(capture, Timeline) else capture.timeline
-    with at_once(find_work_figures, timeline) as work_figures:
-        analysis = analyse(capture) if isinstance(capture, Timeline) else capture
-        figures = with_device_times(work_figures(), timeline, analysis.times)
+    if isinstance(capture, Timeline):
+        analysis, figures = analyse_beside(capture, find_work_figures)
+    else:
+        analysis, figures = capture, find_work_figures(capture.timeline)
+    timeline = analysis.timeline
     return Observation(
         analysis.summary,
-        figures,
+        with_device_times(figures, timeline, analysis.times),
         find_conditions(timeline),
         {} if analysis.summary.steps else find_batch_figures(timeline, find_window(timeline)),
         repeats=MODELLED_HOST in timeline.facts,

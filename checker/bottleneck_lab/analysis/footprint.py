@@ -38,5 +38,5 @@ def at_once(
     """
     copied = timeline.events > SMALL_EVENTS and (os.cpu_count() or 1) > 1
     if copied:
-        _ = timeline.launched_by  # both need it: joined before, it is joined and held once
+        _ = timeline.launching  # both need it: joined before, it is joined and held once
     return beside(work, timeline, copied=copied)

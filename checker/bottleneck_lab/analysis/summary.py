@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -63,6 +63,8 @@ from bottleneck_lab.analysis.what_if.gain import WhatIf
 from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.trace.timeline import Timeline
+
+Result = TypeVar("Result")
 
 SCHEMA = 1
 LEAST_PART = 0.02
@@ -161,6 +163,15 @@ class Analysis(NamedTuple):
 
 def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
     """Summarise a capture, and keep the devices' times."""
+    return analyse_beside(timeline, lambda _: None, ceilings)[0]
+
+
+def analyse_beside(
+    timeline: Timeline, work: Callable[[Timeline], Result], ceilings: Machine | None = None
+) -> tuple[Analysis, Result]:
+    """Return what `analyse` does, and the result of other `work` on a capture, which a process does
+    that has less to do than this one.
+    """
     times: list[DeviceTime] = []
 
     def kept_uses() -> Iterator[tuple[DeviceUse, DeviceTime]]:
@@ -168,25 +179,28 @@ def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
             times.append(time)
             yield use, time
 
-    return Analysis(timeline, _summary(timeline, kept_uses(), ceilings), times)
+    with at_once(lambda whole: (_host_side(whole), work(whole)), timeline) as beside:
+        summary = _summary(timeline, kept_uses(), lambda: beside()[0], ceilings)
+        return Analysis(timeline, summary, times), beside()[1]
 
 
 def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
     """Sum up everything at once. A pure function of the capture and of the `ceilings` measured on
     the machine that it is from, where they were.
     """
-    return _summary(timeline, find_device_uses(timeline), ceilings)
+    with at_once(_host_side, timeline) as host_side:
+        return _summary(timeline, find_device_uses(timeline), host_side, ceilings)
 
 
 def _summary(
     timeline: Timeline,
     uses: Iterable[tuple[DeviceUse, DeviceTime]],
+    host_side: Callable[[], _HostSide],
     ceilings: Machine | None,
 ) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
-    with at_once(_host_side, inside) as host_side:
-        devices = _device_side(timeline, uses)
-        host = host_side()
+    devices = _device_side(timeline, uses)
+    host = host_side()
     seen = _evidence(timeline, inside, steps, host, devices)
     release_freed(timeline)
     findings, withheld = doubt(find_findings(seen), devices.quality)
@@ -243,7 +257,8 @@ class _HostSide(NamedTuple):
     lines: list[LineRow]
 
 
-def _host_side(timeline: Timeline) -> _HostSide:
+def _host_side(whole: Timeline) -> _HostSide:
+    timeline = begun_inside(whole)
     sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
     causes: list[str] = []
     lines: list[LineRow] = []

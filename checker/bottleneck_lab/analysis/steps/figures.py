@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
@@ -42,6 +41,7 @@ from bottleneck_lab.trace.timeline import (
     HostMemory,
     HostTable,
     Ints,
+    SmallInts,
     Timeline,
     devices_of,
     take,
@@ -171,7 +171,7 @@ def _step_of(
 
 
 def _sums(
-    names: NDArray[np.int32], step: Ints, value: Ints, count: int
+    names: SmallInts, step: Ints | SmallInts, value: Ints, count: int
 ) -> Iterator[tuple[int, Floats64]]:
     """Yield (name, its nanoseconds by step) for every name."""
     # One histogram over (name, step) instead of a mask for each name: there are thousands.
@@ -187,7 +187,9 @@ def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Se
     series: Series = {}
     # A step's work is what it launched; a report counts what began before the last of it ended.
     ends = {rank: find_window(timeline, rank).end for rank in edges}
-    step = _step_of(device, launch_times(timeline, np.arange(len(device))), edges, ends, count)
+    step = np.empty(len(device), dtype=np.int32)
+    for rows in iv.blocks(len(device)):
+        step[rows] = _step_of(take(device, rows), launch_times(timeline, rows), edges, ends, count)
     length, share = device.end - device.start, max(len(devices_of(device)), 1)
     kernels = np.zeros(len(device), dtype=bool)
     kernels[kernel_rows(device)] = True

@@ -130,7 +130,7 @@ def host_window(timeline: Timeline, rank: int | None = None) -> Window:
     return Window(*timeline.extent)
 
 
-def launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> Ints:
+def launch_times(timeline: Timeline, rows: NDArray[np.intp] | slice) -> Ints:
     """Return when the host launched these rows of the device table; where no call was recorded,
     when a row began, ns.
     """

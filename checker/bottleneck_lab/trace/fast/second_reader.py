@@ -13,6 +13,7 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import IO, Any, TypeVar
 
 from bottleneck_lab.trace.fast.allocator import give_back
@@ -88,11 +89,12 @@ def beside(
     to be `copied`, and where there can be no copy or it failed.
     """
     if not copied:
-        yield lambda: work(argument)
+        yield cache(partial(work, argument))
         return
     with SecondReader() as second:
         second.fork(_work, work, argument)
 
+        @cache
         def result() -> Result:
             results = second.handed_over()
             return work(argument) if results is None else next(results)
