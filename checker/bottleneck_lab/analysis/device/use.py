@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
     lost_launches,
     waiting_in_queue,
 )
+from bottleneck_lab.analysis.footprint import release_freed
 from bottleneck_lab.analysis.host.view import HostView, view_host
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.rows import named, union_of
@@ -162,6 +163,7 @@ def _accelerators(
         times.append(DeviceTime(rank, device, window, rows, idle, causes))
         unrecorded = unrecorded._replace(stretches=missing)
         del queued, waited, elsewhere, missing, rows, idle
+        release_freed(timeline)
         uses.append(_use(timeline, times[-1], host, unrecorded))
     times[0] = times[0]._replace(program=_program(timeline, times, host, arrivals))
     return list(zip(uses, times, strict=True))

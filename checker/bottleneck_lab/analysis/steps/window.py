@@ -86,9 +86,12 @@ def _optimizer_steps(timeline: Timeline) -> HostTable:
         # the last of them ends it.
         counts = np.bincount(ranges.name[own])[ranges.name[own]]
         own = own[ranges.name[own] == ranges.name[own[counts == counts.max()][-1]]]
-        begins = [runtime.start[timeline.launching & (runtime.rank == rank)]]
-        begins.append(operators.start[operators.rank == rank])
-        first = next((int(start[0]) for start in begins if len(start)), int(ranges.start[own[0]]))
+        launches = timeline.launching & (runtime.rank == rank)
+        begins = ((runtime, launches), (operators, operators.rank == rank))
+        first = next(
+            (int(table.start[mask.argmax()]) for table, mask in begins if mask.any()),
+            int(ranges.start[own[0]]),
+        )
         if len(own) > 1:
             chosen.append(own)
             first = min(first, int(ranges.start[own[0]]))
