@@ -1,8 +1,9 @@
-"""What the documentation site is built with besides Markdown: parts of pages that are read off the
-program, so that they cannot fall behind it.
+"""What the documentation site is built with besides Markdown, and the parts of pages that are read
+off the program: `python docs/hooks.py` renews them.
 
-A page holds `<!-- built: NAME -->` or `<!-- built: NAME, ARGUMENTS -->` where the output of a
-function below is to stand.
+The output of a function below stands between `<!-- built: NAME -->`, or `<!-- built: NAME,
+ARGUMENTS -->`, and `<!-- built: end -->`, so that whoever reads the page in the repository has it
+too. tests/unit/project/test_built_pages.py fails once it is no longer what the program says.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ ANSWERS = {
 """Pages that a search shows before others that have the same words."""
 _NAMED_AS_FILE = re.compile(r"\[[\w/-]+\.md\]\(([\w./-]+\.md)((?:#[\w-]+)?)\)")
 """Links whose text is a file's name, which is right in the repository; the site has titles."""
-_PLACE = re.compile(r"<!-- built: (\w+)(?:, (.+?))? -->")
+_PART = re.compile(
+    r"(<!-- built: (?!end)(\w+)(?:, (.+?))? -->\n).*?(<!-- built: end -->)", re.DOTALL
+)
 
 
 def on_config(config: Any, **_: Any) -> None:
@@ -44,22 +47,30 @@ def on_config(config: Any, **_: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the page with its built parts, and say how the search should rank it."""
+    """Return the page with titles for its links, and say how the search should rank it."""
     where = page.file.src_uri
     if where.startswith("measured/") or where in EVIDENCE:
         page.meta["search"] = {"exclude": True}
     elif where in ANSWERS:
         page.meta["search"] = {"boost": ANSWERS[where]}
 
-    def build(place: re.Match[str]) -> str:
-        return _BUILT[place[1]](*(place[2].split(", ") if place[2] else []))
-
     def name(link: re.Match[str]) -> str:
         target = Path(page.file.abs_src_path).parent / link[1]
         title = target.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         return f"[{title}]({link[1]}{link[2]})"
 
-    return _NAMED_AS_FILE.sub(name, _PLACE.sub(build, markdown))
+    return _NAMED_AS_FILE.sub(name, markdown)
+
+
+def built_pages() -> dict[Path, str]:
+    """Return every page that has a built part, as it should be."""
+    texts = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")}
+
+    def build(part: re.Match[str]) -> str:
+        text = _BUILT[part[2]](*(part[3].split(", ") if part[3] else []))
+        return f"{part[1]}\n{text}\n\n{part[4]}"
+
+    return {page: _PART.sub(build, text) for page, text in texts.items() if _PART.search(text)}
 
 
 def on_post_build(config: Any, **_: Any) -> None:
@@ -92,18 +103,19 @@ def _commands(*sections: str) -> str:
 
     Without sections, return that overview itself.
     """
-    overview = _lab("--help")
+    overview = _help()
     if not sections:
-        return f"```text\n{overview.rstrip()}\n```"
+        return f"```text\n{overview}\n```"
     parts = []
     for section in sections:
         # A section's lines are indented; the next one's title ends it.
         listed = re.split(r"^\S", overview.partition(f"\n{section}:\n")[2], flags=re.MULTILINE)[0]
         for name in _listed(listed):
-            inner = _listed(_lab(name, "--help").partition("Commands:")[2])
-            for words in ([name], *([name, one] for one in inner)):
-                text = _lab(*words, "--help").rstrip()
-                parts.append(f"## lab {' '.join(words)}\n\n```text\n{text}\n```")
+            inner = _listed(_help(name).partition("Commands:")[2])
+            commands = [[name], *([name, one] for one in inner)]
+            parts += [
+                f"## lab {' '.join(each)}\n\n```text\n{_help(*each)}\n```" for each in commands
+            ]
     return "\n\n".join(parts)
 
 
@@ -178,4 +190,20 @@ def _toml(name: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
 
 
+def _help(*words: str) -> str:
+    """What `lab WORDS --help` prints, at 100 columns; in this process, or most of it is imports."""
+    # The site's own build needs neither.
+    from typer.testing import CliRunner  # noqa: PLC0415
+
+    from bottleneck_lab.cli import app  # noqa: PLC0415
+
+    environment = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
+    done = CliRunner(env=environment).invoke(app, [*words, "--help"], prog_name="lab")
+    return str(done.output).rstrip()
+
+
 _BUILT = {"commands": _commands, "labs": _labs, "judges": _judges, "exports": _exports}
+
+if __name__ == "__main__":
+    for path, content in built_pages().items():
+        path.write_text(content, encoding="utf-8")

@@ -37,7 +37,9 @@ def test_every_page_has_a_place_and_every_place_a_page():
 
 
 def _sentences(page: str) -> list[str]:
-    text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", "", page, flags=re.DOTALL | re.MULTILINE)
+    # What is read off the program is no running text.
+    text = re.sub(r"<!-- built: .*?<!-- built: end -->", "", page, flags=re.DOTALL)
+    text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"`[^`]*`", "x", re.sub(r"\]\([^)]*\)", "]", text))
     parts = re.split(r"\n\s*\n|\n(?=\s*[-*] |\s*\d+\. |\|)|(?<!\\)\|", text)
     return [
