@@ -158,7 +158,7 @@ def test_an_extension_gives_more_time_or_is_refused_with_the_time_that_everybody
         with pytest.raises(RefusedError, match="closes at 1970-01-01 00:03"):
             grant(200.0)
         set_rules(connection, "slow", 0.0, due=100.0)
-        with pytest.raises(RefusedError, match=re.escape("is due at 1970-01-01 00:01 (UTC)")):
+        with pytest.raises(RefusedError, match=re.escape("is due at 1970-01-01 00:01 UTC")):
             grant(90.0)
         assert load_rules(connection, "slow", person.id).due == 100.0
         grant(500.0)
@@ -309,10 +309,28 @@ def test_a_run_sheet_can_be_put_in_force(sqlite_room):
             assert load_rules(connection, slug).due == times.due.timestamp()
 
 
+def test_a_start_that_is_past_is_asked_about_and_late_hints_are_marked(sqlite_room):
+    room = sqlite_room
+    words = ["half-day", "--start", "2020-11-30T09:00", "--folder", str(room.cohort.folder)]
+    refused = CliRunner().invoke(app, ["cohort", "runsheet", *words, "--use"])
+    assert "would be overdue at once: that start is past" in refused.stderr
+    assert "--yes" in refused.exception.remedy
+    with room.cohort.database.reading() as connection:
+        assert load_rules(connection, "slow").due is None
+    with pages(room) as (instructor, _, _):
+        sheet = instructor.get("/workshop/runsheet?plan=half-day&start=2020-11-30T09:00").text
+        assert "would be overdue at once" in sheet
+        moments = {"due": "2090-01-01T10:00", "hints_at": "2090-01-01T11:00"}
+        assert instructor.post("/labs/slow", action="save", **moments).status == 303
+        assert "Hints open only when the lab is due" in instructor.get("/labs/slow").text
+        assert "hints open only when it is due" in instructor.get("/workshop").text
+
+
 def test_the_command_prints_the_sheet_in_the_cohorts_time_zone(sqlite_room):
     with sqlite_room.cohort.database.writing() as connection:
         change_settings(connection, timezone="Asia/Tokyo")
     arguments = ["--start", "2026-11-30T09:00", "--folder", str(sqlite_room.cohort.folder), "--use"]
+    arguments.append("--yes")  # that date passes
     done = CliRunner().invoke(app, ["cohort", "runsheet", "half-day", *arguments])
     assert "Monday, 30 November 2026, 09:00 (Asia/Tokyo)" in done.stdout
     assert "| 09:00 | 09:20 | Welcome |" in done.stdout

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.catalog import find_lab, load_labs
-from bottleneck_lab.cohort.grading.credit import basis_of, credit
+from bottleneck_lab.cohort.grading.credit import basis_of, credit, split
 from bottleneck_lab.cohort.grading.grades import Scored, counting
 from bottleneck_lab.cohort.settings import Weights
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
@@ -97,6 +97,15 @@ def test_a_mechanism_that_is_gone_earns_its_weight():
     assert share(better, mechanism=4) == pytest.approx(5 / 8)
     assert share(better, target=0, mechanism=0, diagnosis=0) == 0
     assert share(replace(better, outcome=Outcome.PASS)) == 1
+
+
+def test_the_split_of_a_labs_points_is_that_of_its_credit():
+    lab = find_lab("idle-gpu")
+    shares = split(lab, Weights())
+    assert shares == pytest.approx({"target": 0.2, "mechanism": 0.2, "diagnosis": 0.6})
+    better = judged("idle-gpu", "virtual", pipeline(False, True))
+    assert share(better) == pytest.approx(shares["mechanism"])
+    assert split(lab, Weights(target=0, mechanism=0, diagnosis=0)) == {}
 
 
 @pytest.mark.parametrize("reason", ["wrong output", "crashed", "timed out", "tampered"])

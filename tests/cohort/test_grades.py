@@ -656,6 +656,7 @@ def test_weights_are_the_instructors(room):
         page = instructor.get("/grades/rules").text
         assert 'name="weight-target" inputmode="decimal" size="6" value="0"' in page
         assert 'name="weight-mechanism" inputmode="decimal" size="6" value="1"' in page
+        assert "<li>slow: target 0%, diagnosis 100%</li>" in page
         assert "weights: correctness 1, target 0, mechanism 1, diagnosis 1" in page, "also folded"
         assert "together 500: slow 100, " in page
         assert "anybody with the code joins" in instructor.get("/settings").text

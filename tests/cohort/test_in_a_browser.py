@@ -218,7 +218,7 @@ def shows_times_of(page, zone: str) -> None:
     page.wait_for_selector(f"text=Times are those of {zone}")
     moment = page.locator("td time").first
     utc = datetime.fromisoformat(moment.get_attribute("datetime"))
-    assert utc.astimezone(ZoneInfo(zone)).strftime("%-I:%M") in moment.inner_text()
+    assert utc.astimezone(ZoneInfo(zone)).strftime("%H:%M") in moment.inner_text()
 
 
 @pytest.mark.browser

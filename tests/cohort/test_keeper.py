@@ -65,4 +65,4 @@ def test_moments_are_told_in_the_zone_of_whoever_reads_them(monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert spoken(1_800_000_000.0, "Europe/Zurich") == "2027-01-15 09:00 (Europe/Zurich)"
+    assert spoken(1_800_000_000.0, "Europe/Zurich") == "2027-01-15 09:00 CET"

@@ -85,6 +85,25 @@ def test_what_costs_points_is_shown_by_learner_and_lab_before_it_is_saved(room, 
     assert scores(room) == after
 
 
+def test_a_preview_says_for_whom_by_the_shorter_list_and_why_an_override_goes(sqlite_room):
+    room = sqlite_room
+    learners = {name: room.join(name) for name in ("Ada", "Bob", "Chen", "Dora")}
+    measured(room, learners["Ada"][1])
+    late = room.clock() - 3 * DAY_S
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=late)
+        extend(connection, learners["Chen"][0].id, "slow", late + 9 * DAY_S, 0, 0.0)
+    with pages(room) as (instructor, _, _):
+        page = instructor.post("/labs/slow", action="preview", due=iso(late - DAY_S)).text
+        assert "slow, due for everybody but Chen: " in page
+        ada = learners["Ada"][0].handle
+        grade = f"/people/{ada}/grades/slow"
+        assert instructor.post(grade, points="50", comment="As agreed").status == 303
+        page = instructor.post(f"/people/{ada}/remove").text
+        assert "‡ overridden: the override counts only as long as" in page
+        assert "† overridden" not in page
+
+
 def test_a_shorter_extension_shows_what_it_costs(sqlite_room):
     room = sqlite_room
     ada, token = room.join("Ada")

@@ -205,7 +205,7 @@ def test_a_rehearsal_has_the_breaks_of_the_workshops_times(sqlite_room, monkeypa
     assert second.begins == (opens[1] - opens[0]).total_seconds() > first.ends
     words = ["cohort", "rehearse", "--learners", "1", "--folder", str(room.cohort.folder)]
     output = CliRunner().invoke(app, words).output
-    assert "By the workshop's own times, 0:00 being 2026-11-30 09:20 (UTC)" in output
+    assert "By the workshop's own times, 0:00 being 2026-11-30 09:20 UTC" in output
     assert "Played in 2 rooms of 1 learner each" in output
 
 

@@ -297,7 +297,12 @@ def test_the_workshop_is_chosen_on_a_page_in_the_instructors_time_zone(served):
     assert instructor.post("/workshop", **chosen, **moments).status == 303
     me = learner.get("/api/me").json()
     assert me["timezone"] == "Asia/Tokyo"
-    assert 'data-zone="Asia/Tokyo"' in served.visitor("learner").get("/me").text
+    page = served.visitor("learner").get("/me").text
+    assert "Times are those of Asia/Tokyo" in page
+    assert '<time datetime="2091-01-01T00:00:00Z">2091-01-01 09:00 JST</time>' in page
+    assert learner.get("/api/labs/slow/help").json()["timezone"] == "Asia/Tokyo"
+    handed_in = learner.get(f"/api/submissions/{served.handle}").json()
+    assert handed_in["timezone"] == "Asia/Tokyo"
     wrong, slow = me["labs"]
     assert (wrong["slug"], wrong["opens"]) == ("wrong", "2090-01-01T00:00:00Z")
     assert (slow["slug"], slow["due"]) == ("slow", None)

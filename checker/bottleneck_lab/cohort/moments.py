@@ -45,8 +45,8 @@ def local(at: float, zone: str, form: str = "%Y-%m-%dT%H:%M") -> str:
 
 
 def spoken(at: float, zone: str) -> str:
-    """Format seconds since the epoch for a sentence, with the time zone that it is in."""
-    return f"{local(at, zone, '%Y-%m-%d %H:%M')} ({zone})"
+    """Format seconds since the epoch for people, with the time zone that it is in."""
+    return local_iso(iso(at), zone)
 
 
 def local_iso(text: str, zone: str = "") -> str:

@@ -135,6 +135,7 @@ class Allowed(_Reply, frozen=True):
 class Accepted(_Reply, frozen=True):
     """The answer to a submission: `ahead` others are measured before it; `left` submissions remain
     of the budget, None without one. While measuring is `paused`, `wait_s` counts from its end.
+    `timezone` is the cohort's; older servers do not say.
     """
 
     receipt: Receipt
@@ -142,6 +143,7 @@ class Accepted(_Reply, frozen=True):
     wait_s: float | None
     left: int | None
     paused: bool = False
+    timezone: str = ""
 
 
 class Standing(_Reply, frozen=True):
@@ -163,6 +165,7 @@ class Standing(_Reply, frozen=True):
     verdict: str | None = None
     note: str | None = None
     paused: bool = False
+    timezone: str = ""
 
 
 class LabStanding(_Reply, frozen=True):
@@ -194,12 +197,13 @@ class OpenHelp(_Reply, frozen=True):
     """The help of a lab that may be taken: `hints`, None for all, and whether the solution is open.
 
     `hints_from` and `solution_from` are when an instructor's lock ends (ISO 8601, UTC), None where
-    there is none or it has ended.
+    there is none or it has ended. `timezone` is the cohort's; older servers do not say.
     """
 
     hints: int | None = None
     hints_from: str | None = None
     solution_from: str | None = None
+    timezone: str = ""
 
 
 class Me(_Reply, frozen=True):

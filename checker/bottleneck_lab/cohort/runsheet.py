@@ -170,6 +170,11 @@ def _six_weeks(labs: list[Lab], start: datetime) -> RunSheet:
     return RunSheet("six-weeks", entries, times)
 
 
+def overdue_labs(sheet: RunSheet, now: float) -> list[str]:
+    """Return the labs that would be due already, `now` in seconds since the epoch."""
+    return [slug for slug, times in sheet.labs.items() if times.due.timestamp() <= now]
+
+
 def use_run_sheet(connection: Connection, sheet: RunSheet, at: float) -> None:
     """Make the sheet's labs the workshop, with its moments as their rules."""
     choose_labs(connection, list(sheet.labs), at)

@@ -57,7 +57,8 @@ def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:
     """Explain that the lab has no further hint, or that the instructor has not opened the next."""
     opened = allowed.hints
     if allowed.hints_from is not None:
-        return f"Your instructor opens the hints for this lab at {local_iso(allowed.hints_from)}."
+        at = local_iso(allowed.hints_from, allowed.timezone)
+        return f"Your instructor opens the hints for this lab at {at}."
     if opened is not None and opened < available:
         so_far = f"{opened} of {available} hints" if opened else "none of the hints"
         sentence = f"So far your instructor has opened {so_far} for this lab."

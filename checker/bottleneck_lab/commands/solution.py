@@ -39,9 +39,11 @@ def command(
 ) -> None:
     """Copy the reference solution into this folder. Your own files are saved first."""
     workspace = here()
-    if (opens := open_help(workspace.lab.slug).solution_from) is not None:
+    allowed = open_help(workspace.lab.slug)
+    if allowed.solution_from is not None:
+        at = local_iso(allowed.solution_from, allowed.timezone)
         raise UsageError(
-            f"Your instructor opens the solution of '{workspace.lab.slug}' at {local_iso(opens)}.",
+            f"Your instructor opens the solution of '{workspace.lab.slug}' at {at}.",
             "`lab hint` may help until then; so may your instructor.",
         )
     entry = load_progress().labs.get(workspace.lab.slug)

@@ -84,7 +84,7 @@ def _show_one(
     elif json:
         print_json(standing)
     else:
-        _show_standing(standing)
+        _show_standing(standing, standing.timezone)
 
 
 def _show(me: Me, url: str) -> None:
@@ -118,7 +118,7 @@ def _show(me: Me, url: str) -> None:
         _show_standing(standing, me.timezone)
 
 
-def _show_standing(standing: Standing, zone: str = "") -> None:
+def _show_standing(standing: Standing, zone: str) -> None:
     # On one line: a summary may quote an error of several.
     result = " ".join(f"{standing.outcome or ''} {standing.summary or standing.note or ''}".split())
     if standing.state == "queued":

@@ -17,6 +17,7 @@ from bottleneck_lab.cohort.members.membership import (
     keep_verdict,
     require_membership,
 )
+from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem, gather
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
@@ -233,9 +234,10 @@ def _figures(folder: Path) -> dict[str, float]:
 
 def _report_accepted(accepted: Accepted, workspace: Workspace) -> None:
     receipt = accepted.receipt
+    received = local_iso(receipt.received_at, accepted.timezone)
     say(
         f"Submitted {', '.join(workspace.lab.spec.editable)} of '{current_name(receipt.lab)}' as"
-        f" {receipt.submission}, received {receipt.received_at}.",
+        f" {receipt.submission}, received {received}.",
         style="green",
     )
     wait = "no runner can measure it yet, which your instructor sees"

@@ -6,6 +6,8 @@ criterion of a graver kind than the one by which the lab declares it to fail.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from bottleneck_lab.catalog import CriterionKind, Lab
@@ -56,6 +58,24 @@ def basis_of(lab: Lab) -> Basis:
             for device, spec in lab.spec.devices.items()
         },
     )
+
+
+def split(lab: Lab, weights: Weights) -> dict[str, float]:
+    """Return the share (0–1) of a lab's points that each kind of criterion can earn in part.
+
+    Counted on the first device of the lab; empty if nothing that it asks has a weight.
+    """
+    kinds = list(REASONS)  # gravest first
+    begins = kinds.index(basis_of(lab).fails_by)
+    device = next(iter(lab.spec.devices.values()))
+    # A prediction of the gain is compared, not graded.
+    answers = ["diagnosis" for question in lab.spec.questions if not question.predicts_gain]
+    counts = Counter([*(one.kind for one in device.criteria), *answers])
+    amounts = {
+        kind: getattr(weights, kind) * counts[kind] for kind in kinds[begins:] if counts[kind]
+    }
+    whole = sum(amounts.values())
+    return {kind: amount / whole for kind, amount in amounts.items()} if whole else {}
 
 
 def parts(judged: CheckedVerdict, basis: Basis, weights: Weights) -> list[Part]:

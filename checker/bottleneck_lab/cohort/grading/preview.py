@@ -30,7 +30,8 @@ class Change(msgspec.Struct, frozen=True):
     """One learner's total before and after, and both by lab where they differ.
 
     None stands for points that don't count: the lab is not part of the workshop, or the learner is
-    removed or merged into another. In `overridden` labs an override is in force.
+    removed or merged into another. In `overridden` labs an override is in force, before and after;
+    in `moved` ones only before or only after.
     """
 
     handle: str
@@ -39,6 +40,7 @@ class Change(msgspec.Struct, frozen=True):
     after: float
     labs: dict[str, tuple[float | None, float | None]]
     overridden: list[str] = []
+    moved: list[str] = []
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -82,9 +84,10 @@ def compare(before: list[Grade], after: list[Grade], settings: Sequence[Setting]
     Of `settings`, those of labs in which nobody's points change are left out.
     """
     pairs: dict[str, dict[str, list[float | None]]] = {}
-    overridden = {
-        (grade.student.handle, grade.lab) for grade in [*before, *after] if grade.override
-    }
+    old_overrides, new_overrides = (
+        {(grade.student.handle, grade.lab) for grade in grades if grade.override}
+        for grades in (before, after)
+    )
     names, order = {}, list(dict.fromkeys(grade.lab for grade in [*before, *after]))
     for at, grades in enumerate((before, after)):
         for grade in grades:
@@ -101,8 +104,12 @@ def compare(before: list[Grade], after: list[Grade], settings: Sequence[Setting]
             old_total, new_total = (
                 to_points(sum(both[at] or 0.0 for both in labs.values())) for at in (0, 1)
             )
-            by_hand = [lab for lab in differing if (handle, lab) in overridden]
-            changes.append(Change(handle, names[handle], old_total, new_total, differing, by_hand))
+            kept, moved = (
+                [lab for lab in differing if (handle, lab) in overrides]
+                for overrides in (old_overrides & new_overrides, old_overrides ^ new_overrides)
+            )
+            name = names[handle]
+            changes.append(Change(handle, name, old_total, new_total, differing, kept, moved))
     counts = Counter(lab for change in changes for lab in change.labs)
     shown = {lab: counts[lab] for lab in order if counts[lab]}
     deciding = [one for one in settings if changes and (not one.lab or one.lab in shown)]
@@ -146,8 +153,9 @@ def changed_dues(before: list[Grade], after: list[Grade], zone: str) -> list[Set
     """Return due dates that differ, an extension's beside the name of who has it."""
     new = {(grade.student.handle, grade.lab): grade.due for grade in after}
     moved: dict[tuple[str, float | None, float | None], list[str]] = {}
-    learners = Counter(grade.lab for grade in before)
+    learners: dict[str, list[str]] = {}
     for grade in before:
+        learners.setdefault(grade.lab, []).append(grade.student.name)
         due = new.get((grade.student.handle, grade.lab), grade.due)
         if due != grade.due:
             moved.setdefault((grade.lab, grade.due, due), []).append(grade.student.name)
@@ -158,12 +166,22 @@ def changed_dues(before: list[Grade], after: list[Grade], zone: str) -> list[Set
     return [
         Setting(
             lab,
-            "due" if len(names) == learners[lab] else f"due for {', '.join(names)}",
+            f"due{_whose(names, learners[lab])}",
             shown(old),
             shown(due),
         )
         for (lab, old, due), names in moved.items()
     ]
+
+
+def _whose(names: list[str], everybody: list[str]) -> str:
+    """Say for whom of all learners something holds, by the shorter list; empty for all of them."""
+    others = list((Counter(everybody) - Counter(names)).elements())
+    if not others:
+        return ""
+    if len(others) < len(names):
+        return f" for everybody but {', '.join(others)}"
+    return f" for {', '.join(names)}"
 
 
 @dataclass

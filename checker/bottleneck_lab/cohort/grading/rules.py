@@ -51,6 +51,11 @@ class Rules(msgspec.Struct, frozen=True):
         """Return when it is due, or else closes: what an extension moves. None without either."""
         return self.closes if self.due is None else self.due
 
+    @property
+    def late_hints(self) -> bool:
+        """Return True if hints open when the lab is due, or later: too late to help."""
+        return self.hints_at is not None and self.due is not None and self.hints_at >= self.due
+
     def hidden(self, now: float) -> bool:
         """Return True while feedback is held back."""
         return self.feedback_at is not None and now < self.feedback_at

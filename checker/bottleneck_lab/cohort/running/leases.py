@@ -363,7 +363,15 @@ def _requeue(
         )
     else:
         # `queued` stays: who has waited once does not go to the end of the line.
-        _change(connection, row.id, now, "requeued", state="queued", failures=failures, note=why)
+        _change(
+            connection,
+            row.id,
+            now,
+            "requeued",
+            state="queued",
+            failures=failures,
+            note=f"Measured again: {why}",
+        )
 
 
 def _end(connection: Connection, lease: int, state: str, why: str | None, now: float) -> None:

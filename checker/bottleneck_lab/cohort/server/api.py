@@ -36,6 +36,7 @@ from bottleneck_lab.cohort.protocol import (
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, join_as
 from bottleneck_lab.cohort.server.state import answer, state
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.cohort.submissions.ledger import Ledger
@@ -207,12 +208,13 @@ def open_help(request: Request, person: ByToken, slug: str) -> Response:
     database = state(request).cohort.database
     with database.reading() as connection:
         rules = load_rules(connection, current_name(slug), person.id)
+        zone = load_settings(connection).timezone
     now = database.clock()
     hints_from, solution_from = (
         iso(at) if at is not None and now < at else None
         for at in (rules.hints_at, rules.solution_at)
     )
-    return answer(OpenHelp(rules.hints_open_at(now), hints_from, solution_from))
+    return answer(OpenHelp(rules.hints_open_at(now), hints_from, solution_from, zone))
 
 
 @router.get("/labs/{slug}/allowed")

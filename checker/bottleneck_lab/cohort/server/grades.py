@@ -9,7 +9,9 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection
 
+from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.folder import folder_name
+from bottleneck_lab.cohort.grading.credit import split
 from bottleneck_lab.cohort.grading.exports import (
     EXPORTS,
     export_grades,
@@ -105,6 +107,7 @@ def _rules(
         preview=preview,
         labs=list(grading.points),
         kinds=KINDS,
+        splits={slug: split(load_labs()[slug], grading.weights) for slug in grading.points},
     )
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from sqlalchemy import select
 
 from bottleneck_lab.cohort.members.sessions import Session
-from bottleneck_lab.cohort.moments import iso, local
+from bottleneck_lab.cohort.moments import iso, local, local_iso
 from bottleneck_lab.cohort.protocol import VERSION_HEADER
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
@@ -60,10 +60,18 @@ class State:
         self.uploads = asyncio.Semaphore(4)  # each holds up to MAX_PACKED_BYTES in memory
         self.reports = Reports()
         self.templates = _templates()
+        self.templates.filters["moment"] = self._moment
         with cohort.database.reading() as connection:
             self.identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
             # Of every page; only the server's own page of the workshop changes it.
             self.zone = load_settings(connection).timezone
+
+    def _moment(self, at: float | str) -> str:
+        """Format a moment for people: seconds since the epoch, or ISO 8601 as it came."""
+        try:
+            return local_iso(at if isinstance(at, str) else iso(at), self.zone)
+        except ValueError:  # what a learner's machine calls a moment
+            return plain(at)
 
     def page(
         self, name: str, session: Session | None, status: int = 200, **values: Any

@@ -22,6 +22,7 @@ from bottleneck_lab.cohort.runsheet import (
     RunSheet,
     labs_of_half_day,
     make_run_sheet,
+    overdue_labs,
     starting_labs,
     use_run_sheet,
 )
@@ -144,7 +145,10 @@ def runsheet(
 def _runsheet(
     shared: State, session: Session, sheet: RunSheet, zone: str, preview: Preview | None = None
 ) -> Response:
-    return shared.page("runsheet.html", session, sheet=sheet, zone=zone, preview=preview)
+    overdue = overdue_labs(sheet, shared.cohort.database.clock())
+    return shared.page(
+        "runsheet.html", session, sheet=sheet, zone=zone, preview=preview, overdue=overdue
+    )
 
 
 @router.post("/workshop/runsheet")

@@ -23,6 +23,7 @@ from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission, content_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running.forecast import load_forecast
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.submissions.receipts import sign_receipt
@@ -175,13 +176,13 @@ class Intake:
             ledger.add(person, submission, receipt)
             stored.append(_Stored(request, receipt, left))
         ledger.write()
-        forecast = load_forecast(connection, now)
+        forecast, zone = load_forecast(connection, now), load_settings(connection).timezone
         answers = []
         for one in stored:
             handle = one.receipt.submission
             wait_s = forecast.waits_s.get(handle)
             ahead = forecast.ahead_of(handle)
-            answers.append(Accepted(one.receipt, ahead, wait_s, one.left, forecast.paused))
+            answers.append(Accepted(one.receipt, ahead, wait_s, one.left, forecast.paused, zone))
         return stored, answers
 
     def _require_formed(self, submission: Submission) -> Lab:

@@ -49,6 +49,7 @@ def load_standing(
     judged = judge.latest(connection, table.c.handle == handle) if measured else []
     rules = load_rules(connection, row.lab, person.id)
     standing = _standing(connection, row, judged[0] if judged else None, rules, now)
+    standing = replace(standing, timezone=load_settings(connection).timezone)
     # A verdict that somebody has altered is not handed on.
     if rules.hidden(now) or not judged or judged[0].problem:
         return standing

@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.runsheet import (
     Plan,
     RunSheet,
     make_run_sheet,
+    overdue_labs,
     render_markdown,
     use_run_sheet,
 )
@@ -32,7 +33,7 @@ EXAMPLE = "lab cohort runsheet half-day --start 2026-11-30T09:00 --folder autumn
 
 
 def command(
-    plan: Annotated[Plan, typer.Argument(help="How long the workshop is.")],
+    plan: Annotated[Plan, typer.Argument(help="How long the workshop is: half-day or six-weeks.")],
     start: Annotated[
         str,
         typer.Option("--start", metavar="TIME", help="When it begins, in the cohort's time zone."),
@@ -46,12 +47,15 @@ def command(
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before points change.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Do not ask before points change, or with a start that is past."
+        ),
     ] = False,
 ) -> None:
     """Print a run sheet of the workshop's labs, as Markdown.
 
-    Where --use would change points, it lists whose and asks first.
+    Where --use would change points, or labs would be overdue at once, it says so and asks first.
     """
     labs = load_labs()
     with open_cohort(folder) as cohort, cohort.database.reading() as connection:
@@ -61,8 +65,9 @@ def command(
         form = "%H:%M" if plan == "half-day" else "%a %d %b"
         day = begins.strftime("%A, %d %B %Y, %H:%M")
         title = f"{cohort.config.name}, {day} ({zone})"
+        overdue = overdue_labs(sheet, cohort.database.clock())
     typer.echo(render_markdown(sheet, title, lambda at: at.strftime(form)), nl=False)
-    preview = _try(folder, sheet, keep=lambda preview: use and not preview.changes)
+    preview = _try(folder, sheet, keep=lambda preview: use and not (preview.changes or overdue))
     condition = "" if use else "With --use, "
     for one in preview.settings:
         say(f"{condition}{one.lab}: {one.name} {one.after} instead of {one.before}.", err=True)
@@ -72,7 +77,13 @@ def command(
             f" {change.before:g}.",
             err=True,
         )
-    if use and preview.changes:
+    if overdue:
+        say(
+            f"{condition}{', '.join(overdue)} would be overdue at once: that start is past.",
+            err=True,
+            style="yellow",
+        )
+    if use and (preview.changes or overdue):
         if not yes:
             _confirm()
         # Nobody waits for the answer with the database locked, so grades may have changed since.
@@ -97,8 +108,8 @@ def _try(folder: Path, sheet: RunSheet, *, keep: Callable[[Preview], bool]) -> P
 def _confirm() -> None:
     if not sys.stdin.isatty():
         raise UsageError(
-            "Nothing was saved: points would change, and there is no terminal to ask on.",
-            "Add `--yes` if they are to change.",
+            "Nothing was saved: that asks first, and there is no terminal to ask on.",
+            "Name a start to come, or add `--yes` if it is to be so.",
         )
     if not typer.confirm("Use this run sheet?", err=True):
         say("Nothing was saved.", err=True)

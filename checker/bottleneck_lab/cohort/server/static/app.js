@@ -32,7 +32,6 @@ function replace(part, html) {
   const scrolled = [...part.querySelectorAll(".wide")].map((each) => [each.scrollLeft, each.scrollTop]);
   const open = new Set([...part.querySelectorAll("details[open]")].map((each) => each.textContent));
   part.innerHTML = html;
-  localise(part);
   part.querySelectorAll(".wide").forEach((each, at) => { [each.scrollLeft, each.scrollTop] = scrolled[at] || [0, 0]; });
   part.querySelectorAll("details").forEach((each) => { if (open.has(each.textContent)) each.open = true; });
   if (where) {
@@ -75,19 +74,6 @@ function histogram(chart) {
   chart.dataset.ready = "yes";
 }
 
-// Moments stand in UTC on a page without scripts; with them, in the cohort's time zone, as its forms and sentences have them.
-function localise(part) {
-  const note = document.querySelector("[data-zone]");
-  for (const each of part.querySelectorAll("time")) {
-    const at = new Date(each.dateTime);
-    if (isNaN(at)) continue;
-    each.title = each.dateTime;
-    each.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short", timeZone: note.dataset.zone });
-    note.hidden = false;
-  }
-}
-
-localise(document);
 // Back to the form that was refused, with what was typed; without scripts, a link.
 for (const link of document.querySelectorAll("[data-back]")) {
   link.addEventListener("click", (event) => {
