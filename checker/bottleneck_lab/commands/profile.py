@@ -61,6 +61,7 @@ from bottleneck_lab.workspace.commitments import hides_remedies_at, is_blind_at,
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
 from bottleneck_lab.workspace.looks import has_run, note_run
+from bottleneck_lab.workspace.start import describe_given
 
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
@@ -342,6 +343,8 @@ def _show_kernels(folder: Path, files: list[str]) -> None:
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
     workspace = here()
     began, code = time.monotonic(), workspace.lab.code_hash(workspace.root)
+    if given := describe_given(workspace, "this capture is with yours, a check uses the lab's"):
+        note(given)
     try:
         folder = capture(workspace.root, tool, device, no_wait=no_wait)
     except WorkloadError:

@@ -22,7 +22,7 @@ from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.looks import note_run
-from bottleneck_lab.workspace.start import handed_out_files
+from bottleneck_lab.workspace.start import describe_given, handed_out_files
 
 EXAMPLE = "lab run --device cpu"
 SCALING_PAGE = "scaling.html"
@@ -65,6 +65,9 @@ def command(
             "Leave out `--ranks`. `ddp-scaling` on virtual has modelled ranks.",
         )
     note(f"Running {lab.spec.entry} on {chosen}.{kind.run_note(chosen)}")
+    given = describe_given(workspace, "this run uses yours, a check the lab's")
+    if given and not shipped:
+        note(given)
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
         if scales:
             if shipped:

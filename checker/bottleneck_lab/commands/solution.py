@@ -23,7 +23,7 @@ from bottleneck_lab.workspace.commitments import (
 )
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.progress import load_progress, note_solution
-from bottleneck_lab.workspace.start import take_solution
+from bottleneck_lab.workspace.start import given_edited, take_solution
 
 EXAMPLE = "lab solution --show"
 COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
@@ -54,6 +54,7 @@ def command(
     note_solution(workspace.lab.slug, str(workspace.root))
     note_solution_taken(workspace)
     is_answered = any(is_given(answer) for answer in load_answers(workspace.root).values())
+    given = [] if show else given_edited(workspace)
     kept = None if show else take_solution(workspace)
     write_up = workspace.lab.solution / "README.md"
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
@@ -70,6 +71,8 @@ def command(
     files = ", ".join(workspace.lab.spec.editable)
     answers = "what you have answered stays" if is_answered else "with its answers"
     say(f"\nThe reference solution is in {files}; diagnosis.toml: {answers}.")
+    if given:
+        say(f"The lab's own {', '.join(given)} {'are' if len(given) > 1 else 'is'} back as well.")
     if kept:
         say(f"Your own files are saved in {kept}")
     record, attempts = load_record(workspace), load_attempts(workspace)

@@ -34,6 +34,7 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_attempt
 from bottleneck_lab.workspace.standing import standing_of
+from bottleneck_lab.workspace.start import describe_given
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def check_workspace(
         named=diagnosis.named if diagnosis else None,
         copied=bool(diagnosis and diagnosis.copied),
     )
+    if given := describe_given(workspace, "the check used the lab's"):
+        remarks = [given, *remarks]
     return Checked(attempt, earlier, learner, remarks)
 
 

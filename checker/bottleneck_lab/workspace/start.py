@@ -156,6 +156,29 @@ def edited(workspace: Workspace) -> list[str]:
     return names
 
 
+def given_edited(workspace: Workspace) -> list[str]:
+    """Return the files that are the lab's own, and were changed or deleted here: a check uses the
+    lab's. Text for readers does not count.
+    """
+    lab = workspace.lab
+    given = {*lab.spec.files} - {*lab.spec.editable}
+    return [name for name in edited(workspace) if name in given and not name.endswith(".md")]
+
+
+def describe_given(workspace: Workspace, uses: str) -> str:
+    """State which of the lab's own files differ here, and what that means, `uses`; empty if
+    none.
+    """
+    names = given_edited(workspace)
+    if not names:
+        return ""
+    what = "differ" if len(names) > 1 else "differs"
+    return (
+        f"{', '.join(names)} {what} from the lab's: {uses}. `lab reset --update` brings the"
+        " lab's back."
+    )
+
+
 def keep(workspace: Workspace, names: list[str]) -> Path | None:
     """Save the learner's version of `names` under `.lab/kept/`, and return the folder.
 
@@ -217,7 +240,7 @@ def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path 
 
 def take_solution(workspace: Workspace) -> Path | None:
     """Put the reference solution's editable files into the workspace, and its diagnosis, but for
-    what the learner has answered.
+    what the learner has answered; files of the lab's own that were changed are the lab's again.
 
     Returns where the learner's own were saved; None when nothing was edited.
     """
@@ -227,6 +250,7 @@ def take_solution(workspace: Workspace) -> Path | None:
     wanted = lab.spec.editable if is_answered else [*lab.spec.editable, "diagnosis.toml"]
     names = [name for name in wanted if (lab.solution / name).is_file()]
     files = {name: (lab.solution / name).read_bytes() for name in names}
+    files |= {name: _pristine(lab, name) for name in given_edited(workspace)}
     with workspace.writing("lab solution"):
         kept = keep(workspace, [name for name in edited(workspace) if name in files])
         for name, data in files.items():

@@ -37,7 +37,13 @@ from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
 from bottleneck_lab.workspace.looks import load_looks, note_report, note_run
 from bottleneck_lab.workspace.standing import is_copied
-from bottleneck_lab.workspace.start import reset_workspace, start_workspace, take_solution
+from bottleneck_lab.workspace.start import (
+    describe_given,
+    given_edited,
+    reset_workspace,
+    start_workspace,
+    take_solution,
+)
 
 MINI = Path(__file__).parents[2] / "integration" / "mini"
 KILLED = """
@@ -328,6 +334,27 @@ class TestSolution:
         ).read_bytes()
         assert kept is not None
         assert (kept / "work.py").read_text() == "mine"
+
+    def test_a_file_of_the_labs_own_that_was_edited_is_named_and_brought_back(self, tmp_path):
+        workspace, _ = start_workspace(
+            catalog.load_labs()["stuttering-tagger"], tmp_path / "tagger", "virtual"
+        )
+        assert describe_given(workspace, "…") == ""
+        recipe = workspace.root / "recipe.py"
+        recipe.write_text("LAYERS = 1\n")
+        (workspace.root / "README.md").write_text("my notes")
+        (workspace.root / "train.py").write_text("mine")
+        assert given_edited(workspace) == ["recipe.py"]
+        assert describe_given(workspace, "the check used the lab's") == (
+            "recipe.py differs from the lab's: the check used the lab's. `lab reset --update`"
+            " brings the lab's back."
+        )
+        kept = take_solution(workspace)
+        assert (kept / "recipe.py").read_text() == "LAYERS = 1\n"
+        assert recipe.read_bytes() == (workspace.lab.path / "recipe.py").read_bytes()
+        recipe.unlink()
+        reset_workspace(workspace, update_only=True)
+        assert not given_edited(workspace)
 
     def test_answers_that_were_given_stay(self, workspace):
         save_answers(workspace, {"cause": "memory bandwidth"})
