@@ -68,7 +68,7 @@ def test_hints_and_the_solution_stay_locked_until_their_moment(joined):
     room, _, _ = joined
     with room.cohort.database.writing() as connection:
         set_rules(connection, "slow", 0.0, hints_at=4e9, solution_at=4e9, hints_open=2)
-    assert open_help.open_help("slow") == OpenHelp(0, iso(4e9), iso(4e9))
+    assert open_help.open_help("slow") == OpenHelp(0, iso(4e9), iso(4e9), "UTC")
     with room.cohort.database.writing() as connection:
         set_rules(connection, "slow", 0.0, hints_at=1.0, solution_at=1.0)
-    assert open_help.open_help("slow") == OpenHelp(2)
+    assert open_help.open_help("slow") == OpenHelp(2, timezone="UTC")
