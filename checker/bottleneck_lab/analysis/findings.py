@@ -161,7 +161,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "sync-stalls",
         "The host waits for the device, then the device for the host",
         "synchronisation-bound",
-        "Keep values on the device (.item(), .cpu(), printing, `if tensor:` all wait), log every N"
+        "Keep values on the device (.item(), .cpu(), printing, `if tensor:` and indexing with a"
+        " mask, `a[mask]`, all wait), log every N"
         " steps, copy with non_blocking=True from pinned memory, and avoid"
         " torch.cuda.synchronize() and empty_cache() in the loop.",
         "idle after waits ≥ 10%",

@@ -346,7 +346,9 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
         if FIXED_PRICE.search(name)
     )
     waits = summary.collective_waits
-    lines = [describe_removal(part, gain, working, whole, waits, devices, fixed)]
+    same = [each for each in summary.findings if f"{each.expected_gain_ratio:.2f}" == f"{gain:.2f}"]
+    bound = "about" if any(not each.at_most for each in same) else "at most"
+    lines = [describe_removal(part, gain, working, whole, waits, devices, fixed, bound)]
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(
@@ -364,10 +366,12 @@ def describe_removal(
     waits: CollectiveWaits | None,
     devices: int = 1,
     fixed_ns: int = 0,
+    bound: str = "at most",
 ) -> str:
     """State what removing one part of the time would gain at most, and how that follows.
     `working_ns` is the time of all `devices` together that shares are of, `whole` names what
     gains, `waits` are those of ranks for one another, and `fixed_ns` of the part cannot be removed.
+    `bound` is the word that a finding with the same gain has for it.
     """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
@@ -389,8 +393,8 @@ def describe_removal(
         others = f" Those {fixed} and the other parts"
     ratio = words.describe_ratio(working_ns / devices, working_ns / gain / devices)
     sentence = (
-        f"Removing {what}, with the work unchanged, would leave {left}{each}: {whole} would be at"
-        f" most {ratio} as fast; a fix that also saves work can gain more."
+        f"Removing {what}, with the work unchanged, would leave {left}{each}: {whole} would be"
+        f" {bound} {ratio} as fast; a fix that also saves work can gain more."
     )
     by_share, lost_ns = working_ns / rest_ns, working_ns / gain - rest_ns
     ratio = words.describe_ratio(working_ns / devices, rest_ns / devices)
