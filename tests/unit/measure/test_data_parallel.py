@@ -57,6 +57,8 @@ FIGURES = RanksMeasurement(
     compute_ms=9,
     communication_ms=4,
     exposed_ms=0.4,
+    exchange_ms=3,
+    hidden_ms=2.7,
     overlap_share=0.9,
     bytes_per_step=400,
     difference=0.001,
@@ -390,6 +392,8 @@ def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
 def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
     lines = notes(FIGURES, COSTS)
     assert "10.00 ms per step = 9.00 computing + 0.40 communicating only + 0.60 idle;" in lines[0]
+    waits = "3.00 ms of it: 2.70 ms (90%) hidden behind the model's passes and 0.30 ms not"
+    assert waits in lines[0]
     units = (" ms", "images/s", "GB/s")
     assert all("modelled" in line for line in lines if any(unit in line for unit in units))
     assert any(line.startswith("not modelled:") for line in lines)

@@ -165,6 +165,8 @@ def compare(all_theirs: list[EmulatedRun], all_shipped: list[EmulatedRun]) -> Ra
         compute_ms=many.compute_ms,
         communication_ms=many.communication_ms,
         exposed_ms=many.exposed_ms,
+        exchange_ms=many.exchange_ms,
+        hidden_ms=many.hidden_ms,
         overlap_share=many.overlap_share,
         bytes_per_step=min(many.reduced_bytes),
         difference=max(theirs[world].difference(shipped[world]) for world in (FEW, MANY)),
@@ -178,12 +180,14 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     m = measurement
     # Of the figures as they are printed, so that the parts add up; never -0.00.
     idle_ms = max(0.0, round(m.step_ms, 2) - round(m.compute_ms, 2) - round(m.exposed_ms, 2))
+    left_ms = max(0.0, round(m.exchange_ms, 2) - round(m.hidden_ms, 2))
     lines = [
         (
             f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms per step = {m.compute_ms:.2f}"
             f" computing + {m.exposed_ms:.2f} communicating only + {idle_ms:.2f} idle;"
-            f" {m.communication_ms:.2f} ms of communication in all, and of the part that the update"
-            f" waits for {m.overlap_share:.0%} is hidden behind the model's passes;"
+            f" {m.communication_ms:.2f} ms of communication in all. The update waits for"
+            f" {m.exchange_ms:.2f} ms of it: {m.hidden_ms:.2f} ms ({m.overlap_share:.0%}) hidden"
+            f" behind the model's passes and {left_ms:.2f} ms not;"
             f" {m.bytes_per_step / 1e6:.1f} MB of gradients per step"
         ),
         (

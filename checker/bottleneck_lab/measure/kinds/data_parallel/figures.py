@@ -128,23 +128,31 @@ class EmulatedRun:
         steps = len(self.clocks[0].step_ends_us) - WARMUP_STEPS
         return sum(map(of, self.clocks)) / len(self.clocks) / steps / 1e3
 
-    @property
-    def overlap_share(self) -> float:
-        """Share (0–1) of the exchange that the model's passes hide: of all communication since a
-        step's last forward, gradients alone count as hidden.
+    @cached_property
+    def exchange_ms(self) -> float:
+        """Communication a step since the step's last forward, which the update waits for; mean over
+        the ranks.
         """
+        return self._per_step(
+            lambda clock: sum(span.end_us - span.start_us for span in self._exchange(clock))
+        )
+
+    @cached_property
+    def hidden_ms(self) -> float:
+        """The part of `exchange_ms` that the model's passes hide: of gradients alone."""
         # Anything sent with an earlier micro-batch, or beside gradients, brings an update no
         # earlier, however well it is hidden; nor does other computing beside the model.
-        exchanges = [(clock, self._exchange(clock)) for clock in self.clocks]
-        sent = sum(span.end_us - span.start_us for _, exchange in exchanges for span in exchange)
-        hidden = sum(
-            covered_us(
-                [(span.start_us, span.end_us) for span in exchange if span.gradients],
+        return self._per_step(
+            lambda clock: covered_us(
+                [(span.start_us, span.end_us) for span in self._exchange(clock) if span.gradients],
                 self._timed(clock, "compute", ("forward ", "backward ")),
             )
-            for clock, exchange in exchanges
         )
-        return hidden / sent if sent else 1.0
+
+    @property
+    def overlap_share(self) -> float:
+        """Share (0–1) of the exchange that the model's passes hide."""
+        return self.hidden_ms / self.exchange_ms if self.exchange_ms else 1.0
 
     def _exchange(self, clock: RankClock) -> list[Span]:
         """Return a rank's collectives of the timed steps, each step's from its last forward on."""
@@ -173,6 +181,8 @@ class RanksMeasurement(msgspec.Struct, frozen=True):
     """The figures of one check. `few` and `many` are the rank counts compared; times are modelled
     where `modelled` says so.
 
+    `exchange_ms`: the communication a step that the update waits for; `hidden_ms`: the part of it
+    behind the model's passes, which is the `overlap_share`.
     `problem`: why the training is not the reference's, or None. `baseline_few_samples_per_s` is the
     verifier's own run of the shipped script: a slower run on few ranks is not a better starting
     point.
@@ -188,6 +198,8 @@ class RanksMeasurement(msgspec.Struct, frozen=True):
     compute_ms: float
     communication_ms: float
     exposed_ms: float
+    exchange_ms: float
+    hidden_ms: float
     overlap_share: float
     bytes_per_step: int
     difference: float
