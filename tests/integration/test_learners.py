@@ -456,6 +456,7 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     assert "Next: lab report --sibling" in learner.lab().output
     assert not WORDS.search(learner.lab("report", "--sibling").output)
     assert "Next: lab diagnose --sibling" in learner.lab().output
+    assert "sibling.html" in learner.lab("report", "--sibling", "--html").output
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
     assert re.search(r"The cause is [a-z-]+\. (With that switched off|By what)", done.output)
     assert "unseen case" in learner.lab("history").output

@@ -59,6 +59,7 @@ from bottleneck_lab.workspace.looks import note_report
 
 EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
+PAGES = {"--sibling": "sibling.html"}
 
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""

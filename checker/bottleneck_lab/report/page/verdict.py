@@ -160,7 +160,9 @@ def diagnosis_section(diagnosis: Diagnosis | None) -> Section | None:
         if each.holds is not None:
             sign, style, spoken = MARKS[each.holds]
             mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
-        rows.append([mark, each.ask, each.answer or "not answered", each.evidence or "–"])
+        rows.append(
+            [mark, each.ask, each.answer or "not answered", each.evidence or "a check judges it"]
+        )
     head = ["", "question", "your answer", "what the capture shows"]
     if not any(each.evidence for each in diagnosis.answers):
         rows, head = [row[:-1] for row in rows], head[:-1]
