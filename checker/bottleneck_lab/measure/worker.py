@@ -24,7 +24,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.messages import Answer, Begin, Call, Failed, Ready, Value
+from bottleneck_lab.measure.channel.messages import (
+    Answer,
+    Begin,
+    Call,
+    Failed,
+    Loading,
+    Ready,
+    Value,
+)
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.sandbox import native_code
@@ -47,6 +55,14 @@ def load_module(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def load_checked(channel: Channel, path: Path) -> ModuleType:
+    """Return the file under test as `load_module` does. From here on what fails is its own fault:
+    the verifier is told so before any of it runs.
+    """
+    channel.send(Loading())
+    return load_module(path)
 
 
 def as_values(answer: Any) -> list[Value]:
@@ -100,7 +116,7 @@ def serve_calls(
     learner's, no process can be started any more. With `native` what it compiles is guarded.
     """
     began = time.monotonic()
-    module = load_module(entry)
+    module = load_checked(channel, entry)
     if native:
         native_code.guard(module)
     if threads_only:

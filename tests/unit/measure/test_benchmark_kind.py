@@ -87,6 +87,8 @@ def test_the_learners_code_asks_and_is_told(worker):
 class Deaf(TrialSession):
     """A session without a process, that is told what its worker sends."""
 
+    _loading = True
+
     def __init__(self, *messages):
         self.role, self.messages, self.sent = "learner", list(messages), []
         self.worker = type("Worker", (), {"limits": type("Limits", (), {"call_s": 1})})

@@ -199,6 +199,11 @@ KILLED = [
 ]
 
 
+STARTING = {
+    *("loading your code", "starting your script", "running your script"),
+    "your script on 8",
+}
+"""Phases in which a worker may be killed before it has begun to load the learner's code."""
 NAMED = {"reference": "reference worker", "device": "device process"}
 """Words of an ERROR that say which of our processes it was."""
 
@@ -219,7 +224,10 @@ def test_killed(bench, slug, who, phase):
     verdict = bench(slug).check(saboteur)
     assert saboteur.hit
     if who == "learner":
-        assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
+        early = "before it loaded the code to check" in verdict.summary
+        outcome = (Outcome.ERROR, None) if early else (Outcome.FAIL, "crashed")
+        assert (verdict.outcome, verdict.reason) == outcome, verdict.summary
+        assert phase in STARTING or not early
     elif who == "janitor":  # the verifier does its work, and the verdict is the learner's
         assert rightful(verdict), verdict.summary
     else:

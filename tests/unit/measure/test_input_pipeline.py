@@ -310,6 +310,8 @@ def test_who_has_ended_is_to_blame():
         session = PipelineSession(
             worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, Mock()), 1
         )
+        assert isinstance(session.script.closed("training"), VerifierFault), "no code was loaded"
+        session.script._loading = True
         assert isinstance(session.script.closed("training"), LearnerFault), "the device lives"
         device.kill()
         assert isinstance(session.script.closed("training"), VerifierFault)

@@ -111,11 +111,11 @@ def test_a_held_worker_starts_and_loads_no_code_before_it_may(context):
         assert session.call([])[1] == [0], "only a lab on a GPU surely needs PyTorch"
 
 
-def test_a_held_worker_that_is_gone_is_blamed_when_its_code_is_to_load(context):
+def test_a_held_worker_that_is_gone_before_its_code_loads_is_not_that_codes_fault(context):
     with start(context, "", wait=False, options=[HELD]) as session:
         session.worker.process.kill()
         session.worker.process.wait()
-        with pytest.raises(LearnerFault, match="starting up"):
+        with pytest.raises(VerifierFault, match="before it loaded the code to check"):
             session.begin()
 
 

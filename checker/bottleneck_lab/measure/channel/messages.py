@@ -248,6 +248,13 @@ class Begin(Message, number=27):
     """Verifier to a worker that was held: load the learner's code now."""
 
 
+@dataclass(frozen=True, eq=False)
+class Loading(Message, number=29):
+    """Worker to verifier: all that is the checker's own is there, and the code under test is loaded
+    from now on. What fails before this is not that code's fault.
+    """
+
+
 def message_of(number: int, values: list[Value]) -> Message:
     """Return the message with that number. Raises ValueError if there is none, or where its fields
     differ.

@@ -16,6 +16,7 @@ from bottleneck_lab.measure.channel.messages import (
     Call,
     Echo,
     Failed,
+    Loading,
     Message,
     MessageT,
     Ready,
@@ -36,6 +37,11 @@ PROGRAM = "bottleneck_lab.measure.worker"
 """The module that answers calls."""
 HELD = "--held"
 """A worker's option: start, and load no code yet."""
+REINSTALL = (
+    "Run `lab doctor`, then check again. If the same happens, install bottleneck-lab in a fresh"
+    " environment: a package that it needs may be missing or broken."
+)
+"""The remedy for a worker that cannot start."""
 MAX_TEXT = 4000
 """Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a
 hostile one megabytes.
@@ -84,6 +90,8 @@ class Session:
         self._relay = relay
         # Until it is ready, waiting for it counts as starting it; then, as its work.
         self._phase: Phase = "workers"
+        # Sent before any code under test runs, so that code can neither hold it back nor recall it.
+        self._loading = False
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +139,9 @@ class Session:
                     ) from None
                 if isinstance(message, Failed):
                     raise self.failed(message, doing)
+                if isinstance(message, Loading) and not self._loading:
+                    self._loading = True
+                    continue
                 if isinstance(message, Ready) and self._phase == "workers":
                     self.clock.move(message.loading_s, "workers", "imports")
                     self._phase = self.role
@@ -186,6 +197,8 @@ class Session:
         # A relay that does not run cannot pass on an answer: nobody is to blame for the silence.
         if reason == "timed out" and self._relay and self._relay.stopped():
             return VerifierFault(f"{self._relay.name} was stopped. {detail}")
+        if not self._loading:
+            return failed_to_start(f"{reason}: {detail}", self.role)
         if self.role == "learner":
             return LearnerFault(reason, detail)  # type: ignore[arg-type]  # callers pass literals of FailReason
         return VerifierFault(f"The reference worker failed: {reason}: {detail}")
@@ -215,6 +228,12 @@ class Session:
             "An endless loop, slow arithmetic of your own, or a wait for something that never"
             " happens?"
         )
+
+
+def failed_to_start(detail: str, role: Role = "learner") -> VerifierFault:
+    """Return the exception for a worker that failed before it ran any of the code under test."""
+    worker = "The reference worker" if role == "reference" else "A worker"
+    return VerifierFault(f"{worker} failed before it loaded the code to check: {detail}", REINSTALL)
 
 
 class CallSession(Session):

@@ -16,7 +16,7 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Reply, Value
 from bottleneck_lab.measure.channel.wire import Channel, WireError
-from bottleneck_lab.measure.worker import as_values, load_module, serve
+from bottleneck_lab.measure.worker import as_values, load_checked, load_module, serve
 
 
 def serve_trials(
@@ -26,7 +26,7 @@ def serve_trials(
     until the verifier closes the channel. Raises WireError for an unexpected message.
     """
     began = time.monotonic()
-    run, learners = load_module(harness).run, load_module(entry)
+    run, learners = load_module(harness).run, load_checked(channel, entry)
     loading_s = time.monotonic() - began
 
     def ask(*values: Value) -> list[Value]:

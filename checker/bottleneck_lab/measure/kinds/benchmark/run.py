@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Reply
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Reply
 from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.emulated_row import emulated_row
@@ -98,7 +98,8 @@ def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], No
     there.
     """
     with contextlib.suppress(WireError), contextlib.closing(channel):
-        channel.receive(None)
+        while not isinstance(channel.receive(None), Ready):
+            pass  # it says first that it begins to load
         for trial in trials:
             channel.send(Call(list(trial.arguments)))
             while isinstance(message := channel.receive(None), Ask):

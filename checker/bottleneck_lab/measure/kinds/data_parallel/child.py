@@ -39,7 +39,7 @@ from bottleneck_lab.measure.kinds.data_parallel.in_rank.watch import (
     watch_modules,
     watch_passes,
 )
-from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
+from bottleneck_lab.measure.kinds.data_parallel.protocol import OK, EventKind
 from bottleneck_lab.measure.worker import explain, load_module
 
 _LR_OF_MANY_STEPS = 0.1
@@ -250,6 +250,7 @@ def main() -> None:
         if not os.read(job.go, 1):
             break
         end_ranks(children)
+        os.write(job.go, OK)  # from now on the script runs: what fails is its own fault
         children = fork_ranks(sockets, job, recipe, model)
     for child in children:
         os.waitpid(child, 0)

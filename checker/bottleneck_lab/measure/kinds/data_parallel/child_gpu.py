@@ -63,11 +63,12 @@ def main() -> None:
     recipe = load_module(Path(job.folder) / "recipe.py")
     model = recipe.make_model().to(device)
     before = flat(model)
+    verifier = socket.socket(socket.AF_UNIX)
+    # Before the script is loaded: from here on what fails is its own fault.
+    verifier.connect(job.channel)
     script = load_module(Path(job.folder) / job.entry)
     ddp = script.wrap(model)
     optimizer = recipe.make_optimizer(model)
-    verifier = socket.socket(socket.AF_UNIX)
-    verifier.connect(job.channel)
 
     def secret() -> int:
         if cuda:

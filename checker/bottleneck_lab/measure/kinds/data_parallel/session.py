@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.channel.session import failed_to_start
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, load_fabric
 from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Violation
@@ -174,7 +175,7 @@ class Crew:
         """Run the script on the next number of ranks, calling `progress` with the share (0–1) done.
 
         Raises Violation when it breaks a rule, crashes or hangs, BusyMachineError when it did not
-        finish because other programs had the cores.
+        finish because other programs had the cores, VerifierFault when no rank was forked.
         """
         # Sockets are of one run: what an earlier run's ranks left in theirs cannot be read here.
         pairs, costs = next(self._runs)
@@ -203,6 +204,9 @@ class Crew:
                 self._worker.watch.now_and_then,
             )
         except Violation as violation:
+            if not self._forked():
+                last = self._worker.log_tail().strip().rpartition("\n")[2][:300]
+                raise failed_to_start(f"{violation.sentence} It last printed: {last}") from None
             explained = with_last_words(violation, self._worker.log_tail())
             if violation.reason == "timed out" and starvation.happened():
                 raise BusyMachineError(
@@ -222,6 +226,13 @@ class Crew:
             parameters=server.all_parameters(),
             trained_with=server.trained_with,
         )
+
+    def _forked(self) -> bool:
+        """Return True if the worker has ever forked ranks, in which the script runs."""
+        try:
+            return bool(self._shared.go[0].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except (BlockingIOError, ConnectionResetError):  # nothing came, and perhaps never will
+            return False
 
 
 @contextlib.contextmanager

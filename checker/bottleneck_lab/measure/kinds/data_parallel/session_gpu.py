@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bottleneck_lab.measure.channel.session import failed_to_start
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.gpu import cuda_devices
@@ -162,13 +163,19 @@ def _time(
     stack: contextlib.ExitStack, listener: socket.socket, job: CudaJob, seed: int, worker: Worker
 ) -> tuple[float, bytes]:
     """Return seconds from handing out the seed to all ranks until rank 0 sent the digest of its
-    parameters, and the digest. Raises LearnerFault.
+    parameters, and the digest. Raises LearnerFault, and VerifierFault if no rank came to load the
+    script.
     """
     end = time.monotonic() + START_S
-    connections = []
+    connections: list[socket.socket] = []
     for _ in range(job.world):
         while not _readable(listener):
-            _look_after(worker, end)
+            try:
+                _look_after(worker, end)
+            except LearnerFault as fault:
+                if not connections:  # a rank connects before it loads the script
+                    raise failed_to_start(fault.detail) from None
+                raise
         connections.append(stack.enter_context(listener.accept()[0]))
     ranks = {_receive(connection, 1, worker, end)[0]: connection for connection in connections}
     if set(ranks) != set(range(job.world)):

@@ -8,7 +8,7 @@ import time
 
 from bottleneck_lab.measure.channel.messages import Done, Ready
 from bottleneck_lab.measure.channel.wire import Channel
-from bottleneck_lab.measure.worker import load_module, serve_options
+from bottleneck_lab.measure.worker import load_checked, serve_options
 
 
 def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -21,7 +21,7 @@ def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
     """Load the server and have it listen; it must not return."""
     began = time.monotonic()
-    module = load_module(options.entry)
+    module = load_checked(channel, options.entry)
     channel.send(Ready(time.monotonic() - began))
     module.serve(socket.socket(fileno=options.listener))
     channel.send(Done())

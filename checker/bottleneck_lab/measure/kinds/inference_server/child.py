@@ -11,7 +11,7 @@ import socket
 import time
 from pathlib import Path
 
-from bottleneck_lab.measure.channel.messages import Begin, Done, Ready
+from bottleneck_lab.measure.channel.messages import Begin, Done, Loading, Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.http_server.child import script_parser
 from bottleneck_lab.measure.kinds.inference_server.learner_api import Model
@@ -21,7 +21,7 @@ from bottleneck_lab.measure.kinds.inference_server.triton.server import (
     Tritonserver,
     device_fds,
 )
-from bottleneck_lab.measure.worker import load_module, serve_options
+from bottleneck_lab.measure.worker import load_checked, serve_options
 
 
 def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -47,11 +47,12 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
         hold(channel, options)
     listener = socket.socket(fileno=options.listener)
     if options.environment:
+        channel.send(Loading())
         channel.send(Ready())
         gateway_of(options).serve(listener)
     else:
         began = time.monotonic()
-        module = load_module(options.entry)
+        module = load_checked(channel, options.entry)
         channel.send(Ready(time.monotonic() - began))
         module.serve(listener, Model(channel, Arena.attach(options.arena)))
     channel.send(Done())

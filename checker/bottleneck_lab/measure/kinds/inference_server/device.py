@@ -28,6 +28,7 @@ from bottleneck_lab.measure.channel.messages import (
     Failed,
     Infer,
     Inferred,
+    Loading,
     MeasureStep,
     Message,
     Ran,
@@ -110,7 +111,7 @@ class ServingDevice(Device):
     def _take(self, message: Message) -> None:
         if isinstance(message, Infer):
             self.queue.append(self._request(message))
-        elif isinstance(message, Ready | Done | Failed):
+        elif isinstance(message, Loading | Ready | Done | Failed):
             self.verifier.send(message)
         else:
             raise Malformed(f"unexpected {type(message).__name__}")

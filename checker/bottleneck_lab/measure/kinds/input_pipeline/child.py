@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from bottleneck_lab.measure.channel.messages import Ready
+from bottleneck_lab.measure.channel.messages import Loading, Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import Accelerator
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
@@ -38,6 +38,7 @@ def train(channel: Channel, options: argparse.Namespace) -> None:
     """Prepare, send Ready, and train on the device process at the other end of the channel."""
     cache = Path("cache").absolute()
     began = time.monotonic()
+    channel.send(Loading())
     module = prepared(options.entry, options.data, cache)
     channel.send(Ready(time.monotonic() - began))
     accelerator = Accelerator(channel, Arena.attach(options.arena), options.samples)

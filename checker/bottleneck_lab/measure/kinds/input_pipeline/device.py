@@ -34,6 +34,7 @@ from bottleneck_lab.measure.channel.messages import (
     Gone,
     HandOut,
     Infer,
+    Loading,
     MeasureStep,
     Message,
     NextEpoch,
@@ -244,7 +245,7 @@ class Device:
             self.syncs += 1
         elif isinstance(message, AskEpoch):
             self.verifier.send(EpochAsked(self.steps))
-        elif isinstance(message, Ready | Done | Failed):
+        elif isinstance(message, Loading | Ready | Done | Failed):
             self.verifier.send(message)
         else:
             raise Malformed(f"unexpected {type(message).__name__}")

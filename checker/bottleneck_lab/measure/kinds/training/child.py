@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from bottleneck_lab.measure.channel.messages import Value
+from bottleneck_lab.measure.channel.messages import Loading, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
 from bottleneck_lab.measure.kinds.training import COUNT_WAITS, COUNT_WORK, START_LOADER
@@ -226,12 +226,16 @@ def use_size_of(device: str) -> None:
     os.environ["LAB_DEVICE"] = device
 
 
-def program_of(options: argparse.Namespace) -> Program:
-    """Load the script that the options name, with the virtual GPU installed where there is one."""
+def program_of(options: argparse.Namespace, channel: Channel | None = None) -> Program:
+    """Load the script that the options name, with the virtual GPU installed where there is one. A
+    check's `channel` hears of it just before.
+    """
     use_size_of(options.device)
     driver = None
     if options.engine is not None:
         driver = install(socket.socket(fileno=options.engine), options.entry.parent)
+    if channel is not None:
+        channel.send(Loading())
     return Program(options.entry, options.device, driver, options.steps)
 
 
@@ -301,7 +305,7 @@ def main() -> None:
 
     def work() -> None:
         began = time.monotonic()
-        program = program_of(options)
+        program = program_of(options, channel)
         answer_calls(
             channel,
             lambda seed, task: _answer(program, int(seed), int(task)),
