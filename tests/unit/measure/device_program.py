@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import nn
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.backend import install
-driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__).parent)
+driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__))
 device = torch.device("virtual")
 """
 """The beginning of every program."""

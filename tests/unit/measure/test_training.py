@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,11 +104,34 @@ def test_one_kept_number_a_step_is_growth_whatever_is_dropped() -> None:
 
 def test_a_tensor_kept_for_two_intervals_counts_from_the_second_interval_on() -> None:
     def kept(*lives: tuple[int, int, int]) -> int:
-        return figures.kept_tensors(made_up(steps=60, lives=list(lives)), 10)
+        named = [(*life, "train.py(7): train", "float32[]") for life in lives]
+        return figures.kept_tensors(made_up(steps=60, lives=named), 10).total()
 
     assert kept((1, 60, 99), (12, 25, 7), (45, 60, 1)) == 0, "as parameters, within, and too young"
     assert kept((13, 60, 8)) == 0, "a buffer that is made once"
     assert kept((13, 60, 8), (22, 60, 2), (24, 44, 1), (35, 60, 3)) == 3
+
+
+def test_what_is_kept_is_named_by_line_source_and_shape(tmp_path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nkept = [torch.ones(4)]\n")
+    files = SimpleNamespace(spec=SimpleNamespace(files=["train.py", "recipe.py"]))
+    settings = SimpleNamespace(interval=10)
+    context = SimpleNamespace(submission=tmp_path, lab=files, settings=settings)
+
+    def words(line: str, form: str = "float32[64, 128]", count: int = 20) -> str:
+        return check.describe_kept(context, Counter({(line, form): count}))
+
+    assert words("train.py(2): train") == (
+        "Kept from each step, in tensors: 2 float32[64, 128] made at train.py:2 (`kept ="
+        " [torch.ones(4)]`)."
+    )
+    for forged in ("", "train.py(99): train", "../secret(1): x", "recipe.py(1)\n: x"):
+        assert words(forged).endswith("made on no line of yours.")
+    assert "\x1b" not in words("train.py(2): train", "float32[\x1b[2J" + 9000 * "1")
+    assert len(words("train.py(2): train", "float32[\x1b[2J" + 9000 * "1")) < 250
+    many = Counter({("train.py(1): train", f"float32[{size}]"): 10 for size in range(8)})
+    assert check.describe_kept(context, many).endswith("; 3 more.")
+    assert check.describe_kept(context, Counter()) == ""
 
 
 REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]

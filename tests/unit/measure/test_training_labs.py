@@ -144,7 +144,7 @@ BREAKS = {
     "waits-per-interval": {"report_waits": [1, 2, 3, 5, 6, 7], "waits": 7},
     "launches-per-step": {"launches": 300 * STEPS},
     "peak-mib": {"peak_bytes": 5 << 20},
-    "kept-tensors": {"lives": [(step, STEPS, 1) for step in range(1, STEPS)]},
+    "kept-tensors": {"lives": [(step, STEPS, 1, "", "") for step in range(1, STEPS)]},
     "growth-kib-per-step": {"step_bytes": [(1 << 20) + (step << 10) for step in range(STEPS)]},
 }
 """What breaks a criterion, and no other."""

@@ -223,7 +223,7 @@ class TestCodec:
 class TestEngine:
     def test_what_a_program_numbers_itself_is_held_and_found_again(self) -> None:
         engine = Engine(PLAIN)
-        engine.launch("ones", "default", [[256]], {}, "", [-1])
+        engine.launch("ones", "default", [[256]], {}, "", "", [-1])
         assert engine.memory.allocated == 1024
         assert engine.call("sum", "default", [Handle(-1)], {}, "").shape == []
 
@@ -234,9 +234,9 @@ class TestEngine:
         self, numbers: list[int]
     ) -> None:
         engine = Engine(PLAIN)
-        engine.launch("ones", "default", [[256]], {}, "", [-1])
+        engine.launch("ones", "default", [[256]], {}, "", "", [-1])
         with pytest.raises((LookupError, ValueError)):
-            engine.launch("zeros", "default", [[256]], {}, "", numbers)
+            engine.launch("zeros", "default", [[256]], {}, "", "", numbers)
         assert engine.download(Handle(-1), False, True, "").tolist() == [1.0] * 256
 
     @pytest.mark.parametrize("name", ["from_file", "set_", "no_such_operator"])
@@ -320,17 +320,34 @@ class TestEngine:
         assert known[0][1].eq(1).all(), "other values stay"
 
     def test_lives_of_tensors_and_copies_are_counted_in_steps(self) -> None:
-        engine = Engine(PLAIN)
-        kept = engine.upload(torch.ones(4), None, True, False, "")[0].number
+        def upload(line: str) -> int:
+            return engine.upload(torch.ones(4), None, True, False, line)[0].number
+
+        engine, copy = Engine(PLAIN), ("train.py(9): train", "float32[] on the host")
+        kept = upload("train.py(1): train")
         engine.step()
-        made = engine.upload(torch.ones(4), None, True, False, "")[0].number
-        engine.step(0, {1: 2})
+        made = upload("train.py(2): train")
+        engine.let_go([upload("train.py(3): train")], [])
+        engine.step(0, [(1, *copy, 2)])
         engine.let_go([made], [])
-        engine.step(0, {1: 1, 2: 1})
+        engine.step(0, [(1, *copy, 1), (2, *copy, 1)])
         engine.let_go([kept], [])
-        assert sorted(engine.figures().lives) == [(0, 3, 1), (1, 2, 1), (1, 3, 2), (2, 3, 1)]
+        assert sorted(engine.figures().lives) == [
+            (0, 3, 1, "train.py(1): train", "float32[4]"),
+            (1, 2, 1, "train.py(2): train", "float32[4]"),
+            (1, 3, 2, *copy),
+            (2, 3, 1, *copy),
+        ]
         engine.begin_pass()
         assert (engine.figures().lives, engine.figures().steps) == ([], 0)
+
+    def test_a_program_cannot_hide_tensors_behind_copies_that_it_makes_up(self) -> None:
+        engine, where = Engine(PLAIN), ("train.py(2): train", "float32[4]")
+        engine.step()
+        engine.upload(torch.ones(4), None, True, False, where[0])
+        engine.step(0, [(1, *where, -5)])
+        engine.step(0, [(1, *where, 9)])
+        assert engine.figures().lives == [(1, 3, 10, *where)]
 
     def test_the_books_are_closed_once(self) -> None:
         engine = Engine(PLAIN)
@@ -433,8 +450,8 @@ class TestServer:
     ) -> None:
         program, _ = channels
         launches = [
-            ["neg", "default", [Handle(7)], {}, "train.py(3): train", [-1]],
-            ["ones", "default", [[2]], {}, "", [-2]],
+            ["neg", "default", [Handle(7)], {}, "train.py(3): train", "", [-1]],
+            ["ones", "default", [[2]], {}, "", "", [-2]],
         ]
         program.sendall(b"".join(framed(["launch", [], [], [], *launch]) for launch in launches))
         program.sendall(framed(["memory", [], [], []]) * 2)
@@ -513,7 +530,7 @@ import json, socket, sys, torch
 from pathlib import Path
 from torch import nn
 from bottleneck_lab.measure.virtual_gpu.backend import install
-driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__).parent)
+driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__))
 device, facts = torch.device("virtual"), {}
 
 def trained(device):

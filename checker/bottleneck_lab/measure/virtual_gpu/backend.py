@@ -43,7 +43,7 @@ from bottleneck_lab.measure.virtual_gpu.calls import (
     predict,
     read_results,
 )
-from bottleneck_lab.measure.virtual_gpu.codec import decode, encode, replace
+from bottleneck_lab.measure.virtual_gpu.codec import decode, encode, form_of, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
 from bottleneck_lab.measure.virtual_gpu.module import (
     NAME,
@@ -77,11 +77,11 @@ class Driver:
     it waits for no answer.
     """
 
-    def __init__(self, sock: socket.socket, folder: Path) -> None:
+    def __init__(self, sock: socket.socket, entry: Path) -> None:
         self._engine = Frames(sock)
         self._lock = threading.RLock()
         """Held over a call and its answer: a loader's thread pins, and autograd's launches."""
-        self._folder = str(folder)
+        self._folder, self._entry = str(entry.parent), str(entry)
         self.forked = False
         self.pinned = PinnedMemory()
         self._released: list[int] = []
@@ -95,8 +95,10 @@ class Driver:
         self._free_bytes = 0
         """Of the device's memory at least."""
         self._steps = 0
-        self._copies: dict[Any, int] = {}
-        """The host's memory that has been copied to from the device, with the step of the first."""
+        self._copies: dict[Any, tuple[int, str, str]] = {}
+        """The host's memory that has been copied to from the device: step, line and form of the
+        first copy.
+        """
         self._tf32 = Tf32()
         """As the engine has it."""
         self._lowest = 0
@@ -127,12 +129,14 @@ class Driver:
     def step(self, samples: int) -> None:
         """Begin a step with a batch, of which this thread has loaded `samples` samples itself."""
         self._steps += 1
-        self._copies = {host: step for host, step in self._copies.items() if not host.expired()}
-        self.ask("step", samples, Counter(self._copies.values()))
+        self._copies = {host: copy for host, copy in self._copies.items() if not host.expired()}
+        counts = Counter(self._copies.values())
+        self.ask("step", samples, [[*copy, count] for copy, count in counts.items()])
 
     def _note_copy(self, host: torch.Tensor) -> None:
         memory = StorageWeakRef(host.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._copies.setdefault(memory, self._steps)
+        if memory not in self._copies:
+            self._copies[memory] = self._steps, self.lines()[1], f"{form_of(host)} on the host"
 
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
@@ -182,7 +186,7 @@ class Driver:
         return self._to_copy(index)
 
     def _call(self, call: Call) -> Any:
-        message = call.message(self.line())
+        message = call.message(*self.lines())
         refuse_switches(call.function, {tensor.form.dtype for tensor in call.given})
         with self._lock:
             if factors(call.function) and (tf32 := switched_tf32()) != self._tf32:
@@ -231,15 +235,25 @@ class Driver:
         """Return the program's own line that is running, `file(line): function`: of the launching
         thread, also while autograd's runs.
         """
+        return self.lines()[0]
+
+    def lines(self) -> tuple[str, str]:
+        """Return the program's own line that is running, as `line` does, and the entry file's,
+        which is the same or has called it.
+        """
+        nearest = ""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self._folder):
                 # Not by `Path`: every operator comes by here.
                 name = file.rpartition("/")[2]
-                return f"{name}({frame.f_lineno}): {frame.f_code.co_name}"
+                line = f"{name}({frame.f_lineno}): {frame.f_code.co_name}"
+                nearest = nearest or line
+                if file == self._entry:
+                    return nearest, line
             frame = frame.f_back
-        return ""
+        return nearest, nearest
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the host's memory, which is pinned from now on. The launching thread
@@ -306,11 +320,11 @@ class Driver:
             return target
 
 
-def install(sock: socket.socket, folder: Path) -> Driver:
+def install(sock: socket.socket, entry: Path) -> Driver:
     """Make `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are
-    those of files below `folder`.
+    those of files below the folder of `entry`, the program's own file.
     """
-    driver = Driver(sock, folder)
+    driver = Driver(sock, entry)
     VirtualTensor.driver = driver
     module = DeviceModule(driver)
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)

@@ -54,14 +54,15 @@ class Call:
                 self.kwargs[name] = self._plain(value)
         self.signature = tuple(self._key)
 
-    def message(self, line: str) -> list[Any]:
-        """Return name, overload, arguments and the program's line."""
+    def message(self, line: str, caller: str) -> list[Any]:
+        """Return name, overload, arguments, the program's line and that of its entry file."""
         return [
             self.function.overloadpacket.__name__,
             self.function._overloadname,
             self.args,
             self.kwargs,
             line,
+            caller,
         ]
 
     def position(self, number: int) -> int | None:

@@ -110,6 +110,11 @@ def name_of(dtype: torch.dtype) -> str:
     return name
 
 
+def form_of(tensor: torch.Tensor) -> str:
+    """Return a tensor's dtype and shape in words: `float32[64, 128]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def _data(tensor: torch.Tensor) -> bytes:
     """Return dtype and shape as text, then the bytes of a tensor in the host's memory."""
     head = f"{name_of(tensor.dtype)}:{','.join(map(str, tensor.shape))}".encode()

@@ -16,10 +16,10 @@ import os
 import select
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -33,6 +33,7 @@ from bottleneck_lab.measure.virtual_gpu.codec import (
     Handle,
     decode,
     encode,
+    form_of,
     leaves,
     name_of,
     replace,
@@ -55,6 +56,16 @@ _CHECKS = {
     "aten.normal.float_Tensor",
 }
 """Operators whose kernels on a GPU read a value back to check it. PyTorch does not declare that."""
+
+
+class Birth(NamedTuple):
+    """When a tensor was made (the step), on which line of the program's entry file, and its dtype
+    and shape.
+    """
+
+    step: int
+    line: str
+    form: str
 
 
 @dataclass
@@ -94,12 +105,12 @@ class Engine:
     _unawaited: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Of tensors, copies and events: each is given once."""
-    _births: dict[int, int] = field(default_factory=dict)
-    """The step in which each storage was allocated, by its address."""
-    _copies: dict[int, int] = field(default_factory=dict)
-    """How many of a step's copies the host still has."""
-    _lives: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """How many tensors were made in one step and gone in another, of both places."""
+    _births: dict[int, Birth] = field(default_factory=dict)
+    """Of each storage, by its address."""
+    _copies: dict[Birth, int] = field(default_factory=dict)
+    """How many copies of one birth the host still has."""
+    _lives: Counter[tuple[Birth, int]] = field(default_factory=Counter)
+    """How many tensors of one birth were gone in a later step, of both places."""
 
     def __post_init__(self) -> None:
         self._start = SecretStart(self.secret)
@@ -107,13 +118,20 @@ class Engine:
         self.memory = Memory(self.spec.capacity_bytes)
 
     def call(
-        self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
+        self,
+        name: str,
+        overload: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        line: str,
+        caller: str = "",
     ) -> Any:
-        """Run one operator and return its result, every tensor described. Raises NotModelled for
+        """Run one operator and return its result, every tensor described. `caller`: the line of the
+        program's entry file, which may have called another's `line`. Raises NotModelled for
         one that is missing, LookupError for one that is none, and what the operator raises.
         """
         result, given = self._execute(name, overload, args, kwargs, line)
-        return replace(result, lambda value: self._describe(value, given, line))
+        return replace(result, lambda value: self._describe(value, given, line, caller))
 
     def launch(
         self,
@@ -122,6 +140,7 @@ class Engine:
         args: list[Any],
         kwargs: dict[str, Any],
         line: str,
+        caller: str,
         numbers: list[int],
     ) -> None:
         """Run an operator for a program that knows what the result looks like and does not wait: it
@@ -139,7 +158,7 @@ class Engine:
         for number, tensor in zip(numbers, made, strict=True):
             if number >= 0 or number in self._tensors:
                 raise LookupError(f"{number} is no free number for a tensor")
-            self._hold(number, tensor, line)
+            self._hold(number, tensor, line, caller)
 
     def _execute(
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
@@ -332,23 +351,27 @@ class Engine:
         self.clock.begin_pass()
         self.memory.step_bytes.clear()
         self._step_marks.clear()
-        self._births = dict.fromkeys(self._births, 0)
+        self._births = {at: birth._replace(step=0) for at, birth in self._births.items()}
         self._copies = {}
         self._lives.clear()
 
-    def step(self, samples: int = 0, copies: dict[int, int] | None = None) -> None:
+    def step(self, samples: int = 0, copies: Sequence[tuple[int, str, str, int]] = ()) -> None:
         """Begin a step of the program, whose launching thread has loaded `samples` samples itself.
 
-        `copies`: of those that the program has made of the device's values, how many it still has
-        of each step's. That is its own word.
+        `copies`: of those that the program has made of the device's values, the birth and how many
+        it still has. That is its own word.
         """
         self.clock.step(samples)
         self.memory.step()
         self._step_marks.append(len(self._lineage))
         before, step = self._copies, len(self._step_marks)
-        self._copies = {int(birth): int(count) for birth, count in (copies or {}).items()}
+        self._copies = {
+            Birth(int(birth), str(line), str(form)): max(0, int(count))
+            for birth, line, form, count in copies
+        }
         for birth, count in before.items():
-            self._lives[birth, step] += count - self._copies.get(birth, 0)
+            # Never below zero: it would hide as many tensors of the device.
+            self._lives[birth, step] += max(0, count - self._copies.get(birth, 0))
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
@@ -393,12 +416,16 @@ class Engine:
             unawaited=self._unawaited,
         )
 
-    def _all_lives(self) -> list[tuple[int, int, int]]:
+    def _all_lives(self) -> list[tuple[int, int, int, str, str]]:
         """Return how many tensors lived from one step to another, those included that still do."""
         now = len(self._step_marks)
         alive = Counter(self._births.values()) + Counter(self._copies)
         lives = self._lives + Counter({(birth, now): count for birth, count in alive.items()})
-        return [(birth, last, count) for (birth, last), count in lives.items() if last > birth]
+        return [
+            (birth.step, last, count, birth.line, birth.form)
+            for (birth, last), count in lives.items()
+            if last > birth.step
+        ]
 
     def books(self) -> Books:
         """Return all that was written down."""
@@ -420,7 +447,7 @@ class Engine:
         given[id(tensor)] = value.number
         return tensor
 
-    def _describe(self, value: Any, given: dict[int, int], line: str) -> Any:
+    def _describe(self, value: Any, given: dict[int, int], line: str, caller: str = "") -> Any:
         """Return what the program learns of a tensor: one that was an argument keeps its handle, a
         new one gets the next.
         """
@@ -430,7 +457,7 @@ class Engine:
         number = given.get(id(value))
         if number is None:
             number = next(self._numbers)
-            self._hold(number, value, line)
+            self._hold(number, value, line, caller)
         return Described(
             number,
             list(value.shape),
@@ -439,11 +466,13 @@ class Engine:
             name_of(value.dtype),
         )
 
-    def _hold(self, number: int, tensor: torch.Tensor, line: str) -> None:
+    def _hold(self, number: int, tensor: torch.Tensor, line: str, caller: str = "") -> None:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
         if blocks := self.memory.hold(storage.data_ptr(), storage.nbytes()):
             self.clock.allocate(blocks)
-        self._births.setdefault(storage.data_ptr(), len(self._step_marks))
+        if storage.data_ptr() not in self._births:
+            birth = Birth(len(self._step_marks), caller or line, form_of(tensor))
+            self._births[storage.data_ptr()] = birth
         self._tensors[number], self._storages[number] = tensor, storage.data_ptr()
         self._record(at_us, storage.data_ptr(), before, line)
 
@@ -451,7 +480,8 @@ class Engine:
         before, storage = self.memory.allocated, self._storages.pop(number)
         if self.memory.release(storage):
             birth, step = self._births.pop(storage), len(self._step_marks)
-            self._lives[birth, step] += 1
+            if step > birth.step:
+                self._lives[birth, step] += 1
         self._record(at_us, storage, before, line)
         return self._tensors.pop(number)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,12 +47,15 @@ from bottleneck_lab.measure.kinds.training.session import (
     training_session,
 )
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.sandbox.process import printable
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 
 MEMORY_CRITERIA = ("peak-mib", "growth-kib-per-step", "kept-tensors")
-WAITING_LINES = 5
-"""So many lines that wait are named."""
+WAITING_LINES = KEEPING_LINES = 5
+"""So many lines that wait are named, and so many that make what is kept."""
+LINE_CHARS = FORM_CHARS = 60
+"""Of a line's source that are quoted, and of a tensor's dtype and shape."""
 
 
 def measure(context: Context[TrainingSettings]) -> Measured:
@@ -83,13 +87,14 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
     device = H200.at_scale(settings.scale)
     first, reference = yours[0].engine_figures(), shipped[0].engine_figures()
     speedup = figures.step_time_us(reference) / figures.step_time_us(first)
+    kept = figures.kept_tensors(first, settings.interval)
     values = {
         "step-speedup": speedup,
         "waits-per-interval": float(figures.waits_per_interval(first)),
         "launches-per-step": figures.launches_per_step(first),
         "peak-mib": figures.peak_mib(first),
         "growth-kib-per-step": figures.growth_kib_per_step(first.step_bytes, settings.interval),
-        "kept-tensors": float(figures.kept_tensors(first, settings.interval)),
+        "kept-tensors": float(kept.total()),
     }
     results = _compare_results(context, yours, shipped)
     for spec in context.lab.spec.devices[context.device].criteria:
@@ -109,7 +114,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         },
         notes=[
             *_explain_waits(context, values, first),
-            *_explain_memory(context, values, first.step_bytes),
+            *_explain_memory(context, values, first.step_bytes, describe_kept(context, kept)),
             f"Times and memory are those of an emulated device: {device.name}. {device.source}.",
         ],
         # A prediction is compared with this: it is about memory in some labs.
@@ -142,10 +147,13 @@ def _explain_waits(
 
 
 def _explain_memory(
-    context: Context[TrainingSettings], values: Mapping[str, float], levels: Sequence[float]
+    context: Context[TrainingSettings],
+    values: Mapping[str, float],
+    levels: Sequence[float],
+    kept: str = "",
 ) -> list[str]:
-    """Return notes on memory that misses its limits: which lines hold it, and why a check's figures
-    may differ from a capture's. `levels`: bytes allocated when each step began.
+    """Return notes on memory that misses its limits: what is `kept`, which lines hold it, and why a
+    check's figures may differ from a capture's. `levels`: bytes allocated when each step began.
     """
     limits = {
         spec.id: spec.target or 0.0
@@ -155,9 +163,10 @@ def _explain_memory(
     if not any(values[id_] > limit for id_, limit in limits.items() if id_ in values):
         return []
     notes = [
+        *([kept] if kept else []),
         "`lab report` names the lines that hold memory and the blocks that stay. What waits for"
         " Python's garbage collector counts, and each process collects at other moments: a run, a"
-        " capture and a check of the same code may differ by that."
+        " capture and a check of the same code may differ by that.",
     ]
     growth, fall = values["growth-kib-per-step"], largest_fall(levels[1:]) / figures.KIB
     if limits.get("growth-kib-per-step", math.inf) < growth < fall / context.settings.interval:
@@ -168,6 +177,36 @@ def _explain_memory(
             " capture may show another growth, or cannot tell."
         )
     return notes
+
+
+def describe_kept(context: Context[TrainingSettings], kept: Counter[tuple[str, str]]) -> str:
+    """Say which tensors are kept, and where they were made; empty if none are."""
+    if not kept:
+        return ""
+    interval, named = context.settings.interval, kept.most_common(KEEPING_LINES)
+    each = [
+        f"{count / interval:.3g} {printable(form[:FORM_CHARS])} made {_where(context, line)}"
+        for (line, form), count in named
+    ]
+    if rest := kept.total() - sum(count for _, count in named):
+        each.append(f"{rest / interval:.3g} more")
+    return f"Kept from each step, in tensors: {'; '.join(each)}."
+
+
+def _where(context: Context[TrainingSettings], line: str) -> str:
+    """Return `at train.py:26 (state = …)` for the engine's `train.py(26): forecast`."""
+    # By the program's own word: only a line that its files have is quoted.
+    match = re.fullmatch(r"([\w.]+)\((\d+)\): .*", line)
+    if not match or match[1] not in context.lab.spec.files:
+        return "on no line of yours"
+    file = context.submission / match[1]
+    source = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    number = int(match[2])
+    if not 0 < number <= len(source):
+        return "on no line of yours"
+    text = printable(source[number - 1].strip())
+    text = text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
+    return f"at {match[1]}:{number} (`{text}`)"
 
 
 def _is_shipped(context: Context[TrainingSettings]) -> bool:

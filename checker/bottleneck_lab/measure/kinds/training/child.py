@@ -233,7 +233,7 @@ def program_of(options: argparse.Namespace, channel: Channel | None = None) -> P
     use_size_of(options.device)
     driver = None
     if options.engine is not None:
-        driver = install(socket.socket(fileno=options.engine), options.entry.parent)
+        driver = install(socket.socket(fileno=options.engine), options.entry)
     if channel is not None:
         channel.send(Loading())
     return Program(options.entry, options.device, driver, options.steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -81,20 +82,18 @@ def growth_kib_per_step(step_bytes: Sequence[float], interval: int) -> float:
     return sum(lasting) / len(lasting) / interval / KIB if lasting else math.nan
 
 
-def kept_tensors(figures: Figures, interval: int) -> int:
+def kept_tensors(figures: Figures, interval: int) -> Counter[tuple[str, str]]:
     """Return how many tensors made between two reports are still there two intervals later, on the
-    device or copied from it.
+    device or copied from it, by the line that made them and their form.
 
     The interval that keeps the second most counts: what is made once is no leak. In the first a
     training makes what it keeps.
     """
     births = range(interval, figures.steps - 2 * interval, interval)
-    counts = [
-        sum(
-            count
-            for birth, last, count in figures.lives
-            if begin < birth <= begin + interval and last - birth >= 2 * interval
-        )
-        for begin in births
-    ]
-    return sorted([0, 0, *counts])[-2]
+    intervals = [Counter[tuple[str, str]](), Counter[tuple[str, str]]()]
+    for begin in births:
+        intervals.append(kept := Counter[tuple[str, str]]())
+        for birth, last, count, line, form in figures.lives:
+            if begin < birth <= begin + interval and last - birth >= 2 * interval:
+                kept[line, form] += count
+    return sorted(intervals, key=Counter.total)[-2]
