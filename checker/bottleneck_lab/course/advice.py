@@ -4,6 +4,7 @@ lab, and here it is known what was done already.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,10 @@ from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.diagnosing import where_to_look
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.grading.conclusion import ADVICE, WRONG_ANSWERS
-from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.grading.verdict import Outcome, Verdict
 from bottleneck_lab.report.words import format_bytes
 from bottleneck_lab.wording import counted
+from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import capture_number, capture_of
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.folder import Workspace
@@ -26,6 +28,34 @@ _SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is
 
 MOST_LINES = 4
 """Lines that advice names: those that hold most."""
+
+
+def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
+    """Return a PASS with a note on the first earlier check of right work that was fast enough: the
+    prediction was about that fix, not about those that other criteria asked for afterwards.
+    """
+    if verdict.outcome is not Outcome.PASS or not verdict.prediction:
+        return verdict
+    for attempt in earlier:
+        checked = attempt.verdict
+        limits = [each for each in checked.criteria if each.kind in ("correctness", "target")]
+        if (
+            checked.outcome is not Outcome.FAIL
+            or checked.device != verdict.device
+            or not checked.prediction
+            or not checked.prediction.measured
+            or checked.prediction.quantity == "reference"
+            or not all(each.holds for each in limits)
+            or all(each.kind != "target" for each in limits)
+        ):
+            continue
+        note = (
+            f"Check {attempt.number} was the first with right results that met the target: you had"
+            f" predicted {checked.prediction.predicted:.2f}x, and it measured"
+            f" {checked.prediction.measured:.2f}x. What came after it was for the other criteria."
+        )
+        return msgspec.structs.replace(verdict, notes=[note, *verdict.notes])
+    return verdict
 
 
 def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdict:

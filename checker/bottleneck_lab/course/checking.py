@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab, QuestionSpec
-from bottleneck_lab.course.advice import fit_advice
+from bottleneck_lab.course.advice import fit_advice, note_first_fix
 from bottleneck_lab.course.captures import capture_figures
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.course.progress import ShowProgress
@@ -87,7 +87,7 @@ def check_workspace(
         verdict = without_answers(lab, verdict)
         if answers.questions:
             verdict = _with_diagnosis(workspace, learner, earlier, folder, verdict, answers)
-        verdict = fit_advice(workspace, learner, verdict)
+        verdict = note_first_fix(earlier, fit_advice(workspace, learner, verdict))
         if key:
             verdict = sign(verdict, key)
         attempt = record(workspace, verdict, folder)

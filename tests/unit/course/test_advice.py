@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.course import advice
-from bottleneck_lab.course.advice import fit_advice
+from bottleneck_lab.course.advice import fit_advice, note_first_fix
 from bottleneck_lab.grading.conclusion import ADVICE
-from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
+from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import make_capture
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.hints import take_hint
@@ -112,3 +113,33 @@ def test_the_lines_whose_memory_grows_are_named(start, monkeypatch):
     monkeypatch.setattr(advice, "read_capture", lambda _: read)
     look, _ = advised(workspace, slow(workspace))
     assert look.endswith("by what these lines make: train.py(31) (114 blocks, 1.0 MiB at its end).")
+
+
+def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(start):
+    """What came after it was for another criterion, and no part of the predicted fix."""
+    workspace = start("stuttering-tagger")
+
+    def check(gain, *, target, mechanism, outcome=Outcome.FAIL):
+        return replace(
+            slow(workspace),
+            outcome=outcome,
+            criteria=[
+                CriterionResult("right", "correctness", True, ""),
+                CriterionResult("speed", "target", target, ""),
+                CriterionResult("waits", "mechanism", mechanism, ""),
+            ],
+            prediction=Prediction(1.4, gain),
+        )
+
+    verdicts = [
+        check(1.17, target=False, mechanism=False),
+        check(1.41, target=True, mechanism=False),
+        check(1.6, target=True, mechanism=False),
+    ]
+    earlier = [Attempt(n, each, workspace.root) for n, each in enumerate(verdicts, 1)]
+    passed = check(1.93, target=True, mechanism=True, outcome=Outcome.PASS)
+    (note,) = note_first_fix(earlier, passed).notes
+    assert note.startswith("Check 2 was the first with right results that met the target")
+    assert "predicted 1.40x, and it measured 1.41x" in note
+    assert note_first_fix(earlier[:1], passed) == passed
+    assert note_first_fix(earlier, verdicts[2]) == verdicts[2], "it has not passed yet"
