@@ -40,7 +40,7 @@ def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
         checked = attempt.verdict
         limits = [each for each in checked.criteria if each.kind in ("correctness", "target")]
         if (
-            checked.outcome is not Outcome.FAIL
+            checked.reason != "the mechanism is still there"
             or checked.device != verdict.device
             or not checked.prediction
             or not checked.prediction.measured

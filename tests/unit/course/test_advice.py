@@ -123,6 +123,7 @@ def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(
         return replace(
             slow(workspace),
             outcome=outcome,
+            reason="the mechanism is still there" if target else "correct but slow",
             criteria=[
                 CriterionResult("right", "correctness", True, ""),
                 CriterionResult("speed", "target", target, ""),
