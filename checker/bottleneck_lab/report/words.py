@@ -17,7 +17,7 @@ from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
-from bottleneck_lab.catalog import recorded_lab
+from bottleneck_lab.catalog import criterion_label, recorded_lab
 from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
@@ -520,7 +520,16 @@ def main_criterion(attempts: Sequence[Verdict]) -> str | None:
 
 
 def headline(verdict: Verdict) -> str:
-    """Return the outcome's second half: why it failed, or what the outcome means."""
+    """Return the outcome's second half: why it failed, or what the outcome means. Where right and
+    fast work misses a limit, its own cause may well be gone: that limit is named.
+    """
+    missed = [
+        criterion_label(verdict.lab, verdict.device, each.id)
+        for each in verdict.criteria
+        if each.kind == "mechanism" and each.holds is False
+    ]
+    if missed and verdict.reason == REASONS["mechanism"]:
+        return f"a limit is missed: {', '.join(missed)}"
     return verdict.reason or OUTCOME_MEANS[verdict.outcome]
 
 

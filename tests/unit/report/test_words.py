@@ -207,7 +207,23 @@ def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
         CriterionResult("false-alarms", "correctness", False, "", value=0.8),
         CriterionResult("budget", "target", True, "", value=500.0, target=900.0),
     ]
-    gate = msgspec.structs.replace(made_up.slow(), lab="perf-gate", criteria=figures)
+    gate = msgspec.structs.msgspec.structs.replace(
+        made_up.slow(), lab="perf-gate", criteria=figures
+    )
     assert words.main_criterion([gate]) == "false-alarms"
     assert words.main_criterion([]) is None
     assert "false alarms over 2 attempts" in str(attempts_chart([gate, gate]))
+
+
+def test_a_missed_limit_is_named_in_place_of_a_cause_that_may_be_gone():
+    verdict = msgspec.structs.replace(
+        made_up.slow(),
+        reason="the mechanism is still there",
+        lab="stuttering-tagger",
+        criteria=[msgspec.structs.replace(made_up.DATA_WAIT, id="waits-per-interval")],
+    )
+    assert words.headline(verdict) == "a limit is missed: waits between two reports"
+    assert (
+        words.headline(msgspec.structs.replace(verdict, reason="timed out", criteria=[]))
+        == "timed out"
+    )
