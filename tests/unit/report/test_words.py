@@ -207,9 +207,7 @@ def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
         CriterionResult("false-alarms", "correctness", False, "", value=0.8),
         CriterionResult("budget", "target", True, "", value=500.0, target=900.0),
     ]
-    gate = msgspec.structs.msgspec.structs.replace(
-        made_up.slow(), lab="perf-gate", criteria=figures
-    )
+    gate = msgspec.structs.replace(made_up.slow(), lab="perf-gate", criteria=figures)
     assert words.main_criterion([gate]) == "false-alarms"
     assert words.main_criterion([]) is None
     assert "false alarms over 2 attempts" in str(attempts_chart([gate, gate]))
