@@ -69,8 +69,8 @@ def describe_calibration(calibration: Calibration) -> str:
     off = max(calibration.bias, 1 / calibration.bias)
     lean = "neither too high nor too low"
     if off > RIGHT:
-        lean = f"{off:.2f}x too {'high' if calibration.bias > 1 else 'low'}"
+        lean = f"too {'high' if calibration.bias > 1 else 'low'} by a factor of {off:.2f}"
     return (
-        f"{right} of {labs} predicted within 10%. Typically you are off by"
-        f" {calibration.typical:.2f}x; on the whole your predictions are {lean}."
+        f"{right} of {labs} predicted within 10%. Typically you are off by a"
+        f" factor of {calibration.typical:.2f}; on the whole your predictions are {lean}."
     )

@@ -40,8 +40,8 @@ def test_what_is_said_of_each_and_of_all():
     ]
     assert (
         describe_calibration(calibrate(POINTS))
-        == "1 of 3 labs predicted within 10%. Typically you are off by 1.50x; on the whole your"
-        " predictions are 1.50x too high."
+        == "1 of 3 labs predicted within 10%. Typically you are off by a factor of 1.50; on the"
+        " whole your predictions are too high by a factor of 1.50."
     )
 
 
