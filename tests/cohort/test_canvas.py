@@ -97,6 +97,21 @@ def test_an_id_that_both_have_differently_is_shown_before_a_merge(sqlite_room):
     assert 'Lovelace, Ada",101,s1,ada,' in exported(room, "canvas")
 
 
+def test_a_tables_learner_and_canvass_with_another_sis_id_are_shown_before_a_merge(sqlite_room):
+    room = sqlite_room
+    enter(room, canvas.exported())
+    enter(room, b"student_id,name\n9,G\xc3\xbcnther\n20261,Ada Lovelace\n")
+    ids = {row.student_id: row.handle for row in room.rows(tables.people)}
+    with pages(room) as (instructor, _, _):
+        page = instructor.post(f"/people/{ids['101']}/merge", into=ids["9"]).text
+        assert (
+            "Exports give Günther the student id 9 and the SIS id 20261, which two different"
+            " people may have." in page
+        )
+        assert {row.merged_into for row in room.rows(tables.people)} == {None}
+        assert instructor.post(f"/people/{ids['101']}/merge", into=ids["20261"]).status == 303
+
+
 @pytest.mark.parametrize("header", ["SIS UserID", "sis user id"])
 def test_a_gradebook_is_read_with_columns_written_together(header):
     data = canvas.exported().decode("utf-8-sig").replace("SIS User ID", header)

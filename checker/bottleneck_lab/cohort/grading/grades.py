@@ -214,13 +214,22 @@ def _identity(rows: list[Row[Any]]) -> dict[str, list[str]]:
 def differing_ids(connection: Connection) -> list[str]:
     """Say of every learner with somebody merged into them which ids differ, and which one counts.
 
-    Exports can give only one.
+    Exports can give only one. A table's student id and Canvas's SIS id, each of another row, may
+    be two people's.
     """
     people = tables.people
     sentences = []
     for number, merged in _merged(connection).items():
         row = connection.execute(select(people).where(people.c.id == number)).one()
-        for field, values in _identity([row, *merged]).items():
+        identity = _identity([row, *merged])
+        student, sis = (next(iter(identity[field]), "") for field in ("student_id", "sis_id"))
+        of_one = any((each.student_id, each.sis_id) == (student, sis) for each in [row, *merged])
+        if student and sis and student != sis and not of_one:
+            sentences.append(
+                f"Exports give {row.name} the student id {student} and the SIS id {sis}, which two"
+                " different people may have."
+            )
+        for field, values in identity.items():
             if field in _IDS and len(values) > 1:
                 kept, *others = values
                 sentences.append(
