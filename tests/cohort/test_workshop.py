@@ -57,7 +57,7 @@ def texts(kind: str, number: int) -> list[str]:
     unique = f"\n# learner {number}\n"
     return {
         "right": ["# wrong" + unique, "# right" + unique],
-        "wrong": ["# wrong" + unique + f"# {attempt}\n" for attempt in range(3)],
+        "wrong": ["# wrong" + unique + f"# {attempt}\n" for attempt in range(4)],
         "hostile": [
             "# hostile" + unique + "</script><script>document.title='owned'</script>\x1b[2J"
         ],
