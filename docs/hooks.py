@@ -1,4 +1,4 @@
-"""What the documentation site is built with besides Markdown, and the parts of pages that are read
+"""Build the documentation site beyond its Markdown, and the parts of pages that are read
 off the program: `python docs/hooks.py` renews them.
 
 The output of a function below stands between `<!-- built: NAME -->`, or `<!-- built: NAME,
@@ -181,7 +181,7 @@ def _judged_by(mutant: dict[str, Any], lab: dict[str, Any]) -> str:
 def _exports() -> str:
     """The exports of a cohort's grades, as the program declares them."""
     # An extra that the other parts do not need.
-    from bottleneck_lab.cohort.grading.exports import render_exports_table  # noqa: PLC0415
+    from bottleneck_lab.cohort.grading.exports import render_exports_table  # noqa: PLC0415 - only for this page
 
     return render_exports_table()
 
@@ -191,11 +191,14 @@ def _toml(name: str) -> dict[str, Any]:
 
 
 def _help(*words: str) -> str:
-    """What `lab WORDS --help` prints, at 100 columns; in this process, or most of it is imports."""
-    # The site's own build needs neither.
-    from typer.testing import CliRunner  # noqa: PLC0415
+    """Return what `lab WORDS --help` prints, at 100 columns.
 
-    from bottleneck_lab.cli import app  # noqa: PLC0415
+    In this process: in one of its own, most of the time would go to imports.
+    """
+    # The site's own build needs neither.
+    from typer.testing import CliRunner  # noqa: PLC0415 - only for pages of commands
+
+    from bottleneck_lab.cli import app  # noqa: PLC0415 - as above
 
     environment = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
     done = CliRunner(env=environment).invoke(app, [*words, "--help"], prog_name="lab")

@@ -350,15 +350,22 @@ def test_points_lead_to_their_submission_and_back_also_of_somebody_merged(sqlite
     assert grades(room)[ada.handle, "slow"].score == 50.0
 
 
-def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):
-    room = sqlite_room
+def handed_in_as_shipped(room, *answers: CriterionResult):
+    """Return a learner, with the token, whose shipped code fails beside these answers."""
     person, token = room.join("Ada")
     room.submit(token)
     lease = claim(room)
     lab = find_lab(lease.lab)
     shipped = verdict_of(lab, lab.path, lease.device, Outcome.FAIL, value=0.9)
-    changes = {"outcome": Outcome.FAIL, "reason": shipped.reason, "criteria": shipped.criteria}
+    criteria = [*shipped.criteria, *answers]
+    changes = {"outcome": Outcome.FAIL, "reason": shipped.reason, "criteria": criteria}
     finish(room, lease, signed(room, lease, **changes))
+    return person, token
+
+
+def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):
+    room = sqlite_room
+    person, _ = handed_in_as_shipped(room)
     with pages(room) as (instructor, _, _):
         page = instructor.get(f"/people/{person.handle}/grades/slow").text
     rows = re.findall(r'row">([\w-]+)</th><td[^>]+Points">([^<]+)</td><td class="cell', page)
@@ -367,14 +374,8 @@ def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):
 
 def test_right_answers_that_earn_nothing_are_told_the_rule_on_every_surface(sqlite_room):
     room = sqlite_room
-    person, token = room.join("Ada")
-    room.submit(token)
-    lease = claim(room)
-    lab = find_lab(lease.lab)
-    shipped = verdict_of(lab, lab.path, lease.device, Outcome.FAIL, value=0.9)
-    criteria = [*shipped.criteria, CriterionResult("cause", "diagnosis", True, "Right.")]
-    changes = {"outcome": Outcome.FAIL, "reason": shipped.reason, "criteria": criteria}
-    finish(room, lease, signed(room, lease, **changes))
+    right = CriterionResult("cause", "diagnosis", True, "Right.")
+    person, token = handed_in_as_shipped(room, right)
     rule = "answers alone earn nothing; credit begins where the work beats the shipped code"
     with pages(room) as (instructor, _, port):
         path = f"/people/{person.handle}/grades/slow"

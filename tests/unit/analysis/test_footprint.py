@@ -1,4 +1,4 @@
-"""What summing up a large capture takes of memory, and its two processes."""
+"""The memory that summing up a large capture takes, and its two processes."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, 
 
 
 def test_the_limits_of_a_stretch_are_named_where_it_is_asked_for(workspace):
-    asked = " ".join(diagnose().output.split())
-    assert re.search(r"A stretch is [\d.]+ to [\d.]+ ms long, or as", asked)
+    output = " ".join(diagnose().output.split())
+    assert re.search(r"A stretch is [\d.]+ to [\d.]+ ms long, or as", output)
     shutil.rmtree(workspace.captures)
     assert "0.2% to 10% of the capture" in " ".join(diagnose().output.split())
 

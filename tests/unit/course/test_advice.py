@@ -116,7 +116,7 @@ def test_the_lines_whose_memory_grows_are_named(start, monkeypatch):
 
 
 def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(start):
-    """What came after it was for another criterion, and no part of the predicted fix."""
+    """Later fixes were for another criterion, and no part of the predicted one."""
     workspace = start("stuttering-tagger")
 
     def check(gain, *, target, mechanism, outcome=Outcome.FAIL):

@@ -70,7 +70,7 @@ class HostView:
     recorded) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
     """
     fixed: iv.Intervals
-    """What the model of a host charges whatever runs; none of a real host."""
+    """Charged by the model of a host whatever runs; none of a real host."""
     steps: iv.Intervals
     stacks: bool
     """True if frames of Python were recorded."""
