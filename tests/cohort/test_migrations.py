@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 
 from bottleneck_lab.cohort import store
 from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 
@@ -39,3 +40,14 @@ def test_a_setting_that_was_dropped_does_not_keep_a_cohort_from_opening(room):
         connection.execute(tables.cohort.update().values(settings=older))
     with open_cohort(room.cohort.folder) as cohort, cohort.database.reading() as connection:
         assert load_settings(connection).max_waiting == 7
+
+
+def test_canvass_number_that_stood_for_a_student_id_is_its_number_alone(room):
+    with room.cohort.database.writing() as connection:
+        for fields in ({"canvas_id": "7"}, {"student_id": "s2", "canvas_id": "8"}, {}):
+            people.add_person(connection, "learner", "Ada", 0.0, **fields)
+        downgrade(connection, "0012")
+        ids = sa.select(tables.people.c.student_id).order_by(tables.people.c.id)
+        assert list(connection.execute(ids).scalars()) == ["7", "s2", None]
+    with open_cohort(room.cohort.folder) as cohort, cohort.database.reading() as connection:
+        assert list(connection.execute(ids).scalars()) == [None, "s2", None]

@@ -53,7 +53,7 @@ def test_the_projectors_page_shows_how_to_join_and_nobody(sqlite_room):
 
 def test_a_learners_page_says_who_they_are_and_an_extension_is_withdrawn_there(sqlite_room):
     room = sqlite_room
-    fields = {"student_id": "90002", "canvas_id": "90002", "sis_login": "ada1", "section": "B"}
+    fields = {"canvas_id": "90002", "sis_login": "ada1", "section": "B"}
     with room.cohort.database.writing() as connection:
         ada = people.add_person(connection, "learner", "Ada", 0.0, **fields)
         bob = people.add_person(connection, "learner", "Bob", 0.0)
@@ -221,6 +221,56 @@ def test_merged_learners_count_as_one_and_can_be_separated(room):
     assert room.submit(first).left == 0
     with pytest.raises(RefusedError, match="used all 3"):
         room.submit(second)
+
+
+def test_a_guest_merged_and_separated_leaves_nothing_behind(sqlite_room):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        ada = people.add_person(connection, "learner", "Ada", room.clock(), student_id="s1")
+    guest, token = room.join("Guest")
+
+    def tiles(instructor) -> tuple[int, list[str], list[str]]:
+        page = instructor.get("/room").text
+        assert ("(not joined yet)" in page) == any(row.gone for row in view(room).rows)
+        (learners,) = re.findall(r"lab_cohort_learners (\d)", instructor.get("/metrics").text)
+        assert int(learners) == view(room).joined
+        return (
+            view(room).joined,
+            [row.name for row in view(room).rows if row.gone],
+            [row.name for row in view(room).asking_for_help],
+        )
+
+    with pages(room) as (instructor, _, port):
+        Client(f"http://127.0.0.1:{port}", token).call_for_help("where is line 3?")
+        assert tiles(instructor) == (1, ["Ada"], ["Guest"])
+        path = f"/people/{guest.handle}/merge"
+        assert saved(instructor, path, into=ada.handle)
+        assert tiles(instructor) == (1, [], ["Ada"]), "one learner, who has joined and calls"
+        assert saved(instructor, path, how="separate")
+        assert tiles(instructor) == (1, ["Ada"], ["Guest"]), "as before the merge"
+        assert saved(instructor, path, into=ada.handle)
+        assert instructor.post(f"/people/{ada.handle}/helped").status == 303
+        assert saved(instructor, path, how="separate")
+        assert tiles(instructor) == (1, ["Ada"], [])
+
+
+def test_an_id_that_is_on_no_roster_is_refused_with_the_one_that_may_be_meant(sqlite_room):
+    room = sqlite_room
+
+    def remedy(student_id: str) -> str:
+        with pytest.raises(RefusedError) as refused:
+            room.join("x", student_id=student_id)
+        assert refused.value.code == "not-on-roster"
+        return refused.value.remedy
+
+    assert remedy("999") == "Join without `--id`."
+    with room.cohort.database.writing() as connection:
+        people.add_person(connection, "learner", "Ada", 0.0, student_id="0020264")
+        people.add_person(connection, "learner", "Bob", 0.0, sis_id="999")
+    assert "`--id 0020264`" in remedy("20264")
+    assert "`--id 999`" in remedy("0999"), "the roster's file lost it"
+    assert "ask your instructor" in remedy("12")
+    assert "--id" not in remedy("12"), "it was given"
 
 
 def test_nobody_is_merged_into_a_third_or_into_staff(room):

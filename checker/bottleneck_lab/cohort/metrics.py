@@ -37,7 +37,9 @@ def _queue_gauges(connection: Connection, judge: VerdictReader, now: float) -> I
     )
     by_outcome = {f'outcome="{name}"': count for name, count in sorted(outcomes.items())}
     yield from _gauge("verdicts", "Verdicts in force by outcome.", by_outcome)
-    learners = select(func.count()).where(
+    # Whoever joined twice and was merged is one.
+    learner = func.coalesce(people.c.merged_into, people.c.id)
+    learners = select(func.count(func.distinct(learner))).where(
         people.c.role == "learner", people.c.joined.is_not(None), people.c.removed.is_(None)
     )
     joined = connection.execute(learners).scalar_one()

@@ -94,7 +94,7 @@ def make_evidence(
     figures = [
         Figure(
             grade.student.handle,
-            grade.student.student_id,
+            grade.student.institution_id,
             grade.student.name,
             grade.lab,
             due=None if grade.due is None else iso(grade.due),

@@ -97,9 +97,12 @@ def _moment(at: float | None) -> str:
 
 
 PLAIN: Columns[Grade] = {
-    "student_id": lambda grade: grade.student.student_id,
+    "student_id": lambda grade: grade.student.institution_id,
     "handle": lambda grade: grade.student.handle,
     "name": lambda grade: grade.student.name,
+    "first_name": lambda grade: grade.student.first_name,
+    "last_name": lambda grade: grade.student.last_name,
+    "email": lambda grade: grade.student.email,
     "section": lambda grade: grade.student.section,
     "lab": lambda grade: grade.lab,
     "submission": lambda grade: grade.submission,
@@ -122,12 +125,13 @@ PLAIN: Columns[Grade] = {
     "altered": lambda grade: " ".join(grade.altered),
     "sis_id": lambda grade: grade.student.sis_id,
     "sis_login": lambda grade: grade.student.sis_login,
+    "canvas_id": lambda grade: grade.student.canvas_id,
 }
 NBGRADER: Columns[Grade] = {
     "assignment": lambda grade: grade.lab,
     "duedate": lambda grade: _moment(grade.due),
     "timestamp": lambda grade: _moment(grade.received),
-    "student_id": lambda grade: grade.student.student_id,
+    "student_id": lambda grade: grade.student.institution_id,
     "last_name": lambda grade: grade.student.last_name,
     "first_name": lambda grade: grade.student.first_name,
     "email": lambda grade: grade.student.email,
@@ -145,7 +149,9 @@ def plain_csv(book: Gradebook) -> bytes:
 
 def nbgrader_csv(book: Gradebook) -> bytes:
     """Write grades as `nbgrader export` does."""
-    return write_csv(NBGRADER, [_cells(NBGRADER, grade) for grade in book.grades])
+    others = _others(book)
+    rows = [_cells(NBGRADER, grade) + _cells(others, grade.student) for grade in book.grades]
+    return write_csv([*NBGRADER, *others], rows)
 
 
 CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
@@ -162,9 +168,7 @@ def canvas_csv(book: Gradebook) -> bytes:
         # Not 0: nothing was graded. Canvas shows what an import changes before it saves that.
         scores: list[Cell] = [_score(grade) for grade in grades]
         # Canvas finds a student by these; what its own gradebook had is given back unchanged.
-        sis_id = student.sis_id
-        if not student.canvas_id:
-            sis_id = student.sis_id or student.student_id
+        sis_id = student.sis_id or student.student_id
         identity = [student.canvas_id, sis_id, student.sis_login, student.section]
         rows.append([name, *identity, *scores])
     return write_csv([*CANVAS, *book.labs], rows)
@@ -173,7 +177,7 @@ def canvas_csv(book: Gradebook) -> bytes:
 MOODLE: Columns[Student] = {
     "First name": lambda student: student.first_name,
     "Last name": lambda student: student.last_name,
-    "ID number": lambda student: student.student_id,
+    "ID number": lambda student: student.institution_id,
     "Email address": lambda student: student.email,
 }
 _MOODLE_LAB: Columns[Grade] = {
@@ -183,7 +187,7 @@ _MOODLE_LAB: Columns[Grade] = {
 GRADESCOPE: Columns[Student] = {
     "First Name": lambda student: student.first_name,
     "Last Name": lambda student: student.last_name,
-    "SID": lambda student: student.student_id,
+    "SID": lambda student: student.institution_id,
     "Email": lambda student: student.email,
     "Sections": lambda student: student.section,
 }
@@ -197,7 +201,8 @@ _GRADESCOPE_LAB: Columns[Grade] = {
 
 def moodle_csv(book: Gradebook) -> bytes:
     """Write a table for Moodle's grade import: identity, then two columns per lab."""
-    return write_csv(*_wide(book, MOODLE, _MOODLE_LAB))
+    header, rows = _wide(book, MOODLE, _MOODLE_LAB)
+    return _with_others(book, header, rows)
 
 
 def gradescope_csv(book: Gradebook) -> bytes:
@@ -205,7 +210,38 @@ def gradescope_csv(book: Gradebook) -> bytes:
     header, rows = _wide(book, GRADESCOPE, _GRADESCOPE_LAB)
     for row, (_, grades) in zip(rows, book.by_student(), strict=True):
         row.append(_hours(sum(grade.late_s for grade in grades)))
-    return write_csv([*header, "Total Lateness (H:M:S)"], rows)
+    return _with_others(book, [*header, "Total Lateness (H:M:S)"], rows, known="section")
+
+
+_OTHERS: Columns[Student] = {
+    "section": lambda student: student.section,
+    "sis_id": lambda student: student.sis_id,
+    "sis_login": lambda student: student.sis_login,
+    "canvas_id": lambda student: student.canvas_id,
+}
+"""The rest of what a roster says of a learner, under names that a roster has."""
+
+
+def _others(book: Gradebook, known: str = "") -> Columns[Student]:
+    """Return the columns of what anybody has and the export has no place for; it has one for
+    `known`. Without them, whoever reads it back as a roster would lose that.
+    """
+    students = [student for student, _ in book.by_student()]
+    return {
+        name: value
+        for name, value in _OTHERS.items()
+        if name != known and any(map(value, students))
+    }
+
+
+def _with_others(
+    book: Gradebook, header: list[str], rows: list[list[Cell]], known: str = ""
+) -> bytes:
+    """Write a table with a row per learner, and behind it whatever else is known of them."""
+    others = _others(book, known)
+    for row, (student, _) in zip(rows, book.by_student(), strict=True):
+        row.extend(_cells(others, student))
+    return write_csv([*header, *others], rows)
 
 
 def _wide(
@@ -396,7 +432,7 @@ _MOST_NAMES = 5
 def guests(connection: Connection) -> str:
     """Say which learners are not on the roster, so that platforms do not know them; or nothing."""
     students = load_students(connection)
-    names = [student.name for student in students if not student.student_id]
+    names = [student.name for student in students if not student.on_roster]
     if not names:
         return ""
     if len(names) == len(students):

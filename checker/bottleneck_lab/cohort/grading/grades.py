@@ -53,7 +53,8 @@ def final_points(
 class Student(msgspec.Struct, frozen=True):
     """A learner as a gradebook knows them.
 
-    `student_id` is empty for whoever is not on the roster.
+    `student_id` is the one of one's own table, the others are those that platforms gave; whoever is
+    not on the roster has none.
     """
 
     id: int
@@ -71,8 +72,20 @@ class Student(msgspec.Struct, frozen=True):
     @property
     def known_as(self) -> str:
         """Return the id that people know: Canvas's own number only where there is nothing else."""
-        own = self.student_id if self.student_id != self.canvas_id else ""
-        return own or self.sis_login or self.sis_id or self.student_id or self.handle
+        ids = (self.student_id, self.sis_login, self.sis_id, self.canvas_id)
+        return next((each for each in ids if each), self.handle)
+
+    @property
+    def institution_id(self) -> str:
+        """Return the id at the institution: Canvas's SIS id is one, its own number and a login are
+        none, and might be somebody else's id.
+        """
+        return self.student_id or self.sis_id
+
+    @property
+    def on_roster(self) -> bool:
+        """Return True for whoever has an id by which some platform knows them."""
+        return bool(self.student_id or self.sis_id or self.canvas_id)
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -202,13 +215,10 @@ def _merged(connection: Connection) -> dict[int, list[Row[Any]]]:
 
 def _identity(rows: list[Row[Any]]) -> dict[str, list[str]]:
     """Return the different ids, addresses and sections of one learner's rows, theirs first."""
-    values = {
+    return {
         field: list(dict.fromkeys(each for row in rows if (each := getattr(row, field))))
         for field in (*_IDS, "email", "section")
     }
-    # Canvas's own number stands in for a student id only where there is no other.
-    known = [each for each in values["student_id"] if each not in values["canvas_id"]]
-    return {**values, "student_id": known or values["student_id"][:1]}
 
 
 def differing_ids(connection: Connection) -> list[str]:

@@ -1,4 +1,6 @@
-"""CSV as spreadsheets read it: UTF-8 with its mark, and no cell that becomes a formula."""
+"""CSV as spreadsheets read it: UTF-8 with its mark, and no cell that becomes a formula. The
+apostrophe that keeps one from it is taken off again on reading.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ def harmless(cell: Cell) -> str:
     if isinstance(cell, int):
         return str(cell)
     text = "".join(char for char in cell if char.isprintable())
-    return f"'{text}" if text.lstrip().startswith(_STARTS_FORMULA) else text
+    return f"'{text}" if _is_formula(text) else text
+
+
+def original(text: str) -> str:
+    """Return what `harmless` was given for this text of a cell."""
+    return text[1:] if text.startswith("'") and _is_formula(text[1:]) else text
+
+
+def _is_formula(text: str) -> bool:
+    """Return True for a formula, also behind apostrophes: one that was typed is kept so."""
+    return text.lstrip("' ").startswith(_STARTS_FORMULA)
 
 
 def write_csv(header: Iterable[str], rows: Iterable[Iterable[Cell]]) -> bytes:

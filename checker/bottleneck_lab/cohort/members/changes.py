@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import Connection, select, update
 
-from bottleneck_lab.cohort.members.calls import call_for_help
 from bottleneck_lab.cohort.members.people import Person, by_handle, checked_name, is_staff
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
@@ -47,12 +46,6 @@ def merge(connection: Connection, person: Person, into: Person, at: float) -> No
     # Whoever was merged into the first one before follows: a merge is never of several steps.
     group = (people.c.id == person.id) | (people.c.merged_into == person.id)
     connection.execute(update(people).where(group).values(merged_into=into.id, claims=None))
-    # The room lists only the one that they now are.
-    call = connection.execute(
-        select(people.c.needs_help, people.c.help_text).where(people.c.id == person.id)
-    ).one()
-    if call.needs_help is not None:
-        call_for_help(connection, into, call.help_text, call.needs_help)
     note(connection, at, "merged", f"{person.name} is {into.name}.", person=person.id)
 
 

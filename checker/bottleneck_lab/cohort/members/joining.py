@@ -133,26 +133,55 @@ def _new_learner(
     return add_person(connection, "learner", f"{name} ({number})", at, claims=claims, **access)
 
 
+_IDS = ("student_id", "sis_id", "sis_login", "canvas_id")
+"""Ids with which a learner of a roster can join."""
+
+
+def _not_on_roster(connection: Connection, student_id: str) -> RefusedError:
+    """Return the refusal of an id that is nobody's, or of whoever names none."""
+    if not student_id:
+        return RefusedError(
+            "not-on-roster",
+            "Only those on this cohort's roster can join.",
+            "Name your student id with `--id`, or ask your instructor to add you.",
+        )
+    people = tables.people
+    rows = connection.execute(
+        select(*(people.c[name] for name in _IDS)).where(
+            people.c.role == "learner", people.c.removed.is_(None)
+        )
+    )
+    ids = {each for row in rows for each in row if each}
+    if not ids:
+        return RefusedError(
+            "not-on-roster",
+            "This cohort has no roster, so no student id is on it.",
+            "Join without `--id`.",
+        )
+    # Spreadsheets take an id for a number and drop its leading zeros.
+    alike = [each for each in ids if each.lstrip("0") == student_id.lstrip("0")]
+    remedy = "Check how your institution writes it, or ask your instructor to add you."
+    if len(alike) == 1:
+        remedy = f"The roster has {alike[0]}: if that is yours, join with it (`--id {alike[0]}`)."
+    return RefusedError(
+        "not-on-roster", f"'{student_id[:40]}' is not on this cohort's roster.", remedy
+    )
+
+
 def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]) -> Person:
     """Let in a learner who is on the roster and has not joined. Raises RefusedError otherwise.
 
     The ids of Canvas's student information system count too: of its own, learners know nothing.
     """
     people = tables.people
-    known = [people.c[name] == student_id for name in ("student_id", "sis_id", "sis_login")]
+    known = [people.c[name] == student_id for name in _IDS]
     query = select(*PERSON_COLUMNS, people.c.joined, people.c.student_id)
     query = query.where(or_(*known), people.c.removed.is_(None))
     rows = connection.execute(query).all() if student_id else []
     # What is one learner's id and another's login means the former.
     row = next((one for one in rows if one.student_id == student_id or len(rows) == 1), None)
     if row is None:
-        raise RefusedError(
-            "not-on-roster",
-            "That student id is not on this cohort's roster."
-            if student_id
-            else "Only those on this cohort's roster can join.",
-            "Name your student id with `--id`, or ask your instructor to add you.",
-        )
+        raise _not_on_roster(connection, student_id)
     if row.joined is not None:
         raise RefusedError(
             "already-joined",

@@ -9,12 +9,13 @@ import io
 import re
 import unicodedata
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
+from bottleneck_lab.cohort.grading.spreadsheets import original
 from bottleneck_lab.cohort.members.people import add_person, clean, correct_person
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -24,6 +25,18 @@ from bottleneck_lab.wording import counted
 MAX_ROWS = 20_000
 _NAME_PARTS = ("first_name", "last_name")
 _IDS = ("student_id", "sis_id", "sis_login", "canvas_id")
+_UNIQUE = ("student_id", "canvas_id", "sis_id")
+"""Ids each of which is one learner's. A login may be another's id."""
+_SAME = (
+    ("student_id", "student_id"),
+    ("canvas_id", "canvas_id"),
+    ("sis_id", "sis_id"),
+    ("student_id", "sis_id"),
+    ("sis_id", "student_id"),
+)
+"""Ids by which a learner of a roster is one who is known, surest first: theirs and the other's. A
+student information system (SIS) has student ids, so either may be the other.
+"""
 _MOST_NAMES = 10
 """Names that a sentence lists."""
 MAX_CELL = 200
@@ -81,6 +94,7 @@ _CANVAS_TEST_LOGIN = re.compile(r"[0-9a-f]{40}")
 """Canvas names its test student in the course's language, and gives it a SHA-1 as its login."""
 
 
+_Known = dict[tuple[str, str], list[Row[Any]]]
 _EVIDENCE_TABLE = "grades.csv"
 _MAX_TABLE = 64 << 20
 """Bytes of that table that are unpacked."""
@@ -144,8 +158,8 @@ def decode_table(data: bytes) -> str:
 
 
 class Roster(NamedTuple):
-    """The learners of a roster, each with `student_id` and whatever else is given; the names of
-    columns that are not read; and who stands in an export without an id, having joined by name.
+    """The learners of a roster, each with an id of `_UNIQUE` and whatever else is given; the names
+    of columns that are not read; and who stands in an export without an id, having joined by name.
     """
 
     learners: list[dict[str, str]]
@@ -189,12 +203,14 @@ def read_roster(data: bytes) -> Roster:
             " étudiant and Matrícula are read as well.",
         )
     if canvas:
-        columns["canvas_id"] = keys.index("id")
+        # Its own number may be somebody's student id, but it is not theirs.
+        columns["canvas_id"] = columns.pop("student_id")
         rows = [row for row in rows if _is_canvas_learner(row, columns)]
     learners, guests = [], []
     for row in rows:
         learner = _learner(row, header, columns)
-        if learner["student_id"] and not (per_lab and _is_handle(row, keys, columns)):
+        listed = any(learner.get(field) for field in _UNIQUE)
+        if listed and not (per_lab and _is_handle(row, keys, columns)):
             learners.append(learner)
         else:
             guests.append(learner.get("name", f"line {row.line}"))
@@ -230,10 +246,11 @@ def _require_learners(learners: list[dict[str, str]], guests: list[str]) -> None
             "The roster has a line of column names, but no learners.",
             "Add one line per learner below it.",
         )
-    counts = Counter(learner["student_id"] for learner in learners)
-    twice = sorted(student_id for student_id, count in counts.items() if count > 1)
-    if twice:
-        raise UsageError(f"The student id '{twice[0]}' appears twice.", "Remove one of the lines.")
+    for field in _UNIQUE:
+        counts = Counter(each for learner in learners if (each := learner.get(field)))
+        twice = sorted(value for value, count in counts.items() if count > 1)
+        if twice:
+            raise UsageError(f"The {field} '{twice[0]}' appears twice.", "Remove one of the lines.")
 
 
 def _fold(name: str) -> str:
@@ -323,9 +340,10 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
             f" {len(header)}.",
             "Give it as many; a cell that contains the separator stands in quotation marks.",
         )
-    values = {field: clean(row.cells[at], MAX_CELL) for field, at in columns.items()}
-    # Our own export to Canvas has no number of Canvas's for whoever did not come from there.
-    values["student_id"] = values["student_id"] or values.get("sis_id", "")
+    values = {
+        field: original(clean(row.cells[at], MAX_CELL + 1))[:MAX_CELL]
+        for field, at in columns.items()
+    }
     for field in _IDS:
         if _ROUNDED.fullmatch(values.get(field, "").upper()):
             raise UsageError(
@@ -358,8 +376,10 @@ def _with_names(values: dict[str, str]) -> dict[str, str]:
         if given:
             values |= {"last_name": ", ".join([last, *suffixes]), "first_name": ", ".join(given)}
             name = ""
-    parts = (values.get("first_name"), values.get("last_name"))
-    if shown := clean(" ".join(part for part in parts if part) or name):
+    parts = [values.get(part, "") for part in _NAME_PARTS]
+    # Beside both halves, our own export has the name that an instructor gave.
+    given_name = name if not absent and name != ", ".join(reversed(parts)) else ""
+    if shown := clean(given_name or " ".join(part for part in parts if part) or name):
         return {**values, "name": shown}
     return {field: each for field, each in values.items() if field not in _NAME_PARTS}
 
@@ -387,24 +407,67 @@ def enter_roster(
 ) -> tuple[int, int]:
     """Add learners who are new and correct the others; return how many were added and changed.
 
-    Who has no name on the roster keeps theirs; whoever is new is called by their student id. Nobody
-    is removed: that is done by hand.
+    Who has no name on the roster keeps theirs; whoever is new is called by the id. An empty cell
+    leaves what is known. Nobody is removed: that is done by hand.
     """
-    people = tables.people
-    known = {
-        row.student_id: row.id
-        for row in connection.execute(select(people.c.id, people.c.student_id))
-        if row.student_id
-    }
+    known = _known(connection)
     added = corrected = 0
     for learner in learners:
-        values: dict[str, Any] = dict(learner)
-        if learner["student_id"] in known:
-            number = known[learner["student_id"]]
-            corrected += correct_person(connection, number, values)
+        row = _match(learner, known)
+        values: dict[str, Any] = _news(learner, row, known)
+        if row is not None:
+            corrected += bool(values) and correct_person(connection, row.id, values)
         else:
-            name = values.pop("name", learner["student_id"])
+            identity = next(each for field in _UNIQUE if (each := learner.get(field)))
+            name = values.pop("name", identity)
             add_person(connection, "learner", name, at, **values)
             added += 1
     note(connection, at, "settings", "roster")
     return added, corrected
+
+
+def _known(connection: Connection) -> _Known:
+    """Return the people who have an id, by its column and its value: whoever was merged last."""
+    known: _Known = defaultdict(list)
+    people = tables.people
+    for row in connection.execute(select(people).order_by(people.c.merged_into.is_not(None))):
+        for field in _UNIQUE:
+            if value := getattr(row, field):
+                known[field, value].append(row)
+    return known
+
+
+def _match(learner: dict[str, str], known: _Known) -> Row[Any] | None:
+    """Return who a learner of a roster is, by the surest id that is one person's."""
+    for mine, theirs in _SAME:
+        rows = known.get((theirs, learner.get(mine, "")), [])
+        if len({row.merged_into or row.id for row in rows}) == 1:
+            return rows[0]
+    return None
+
+
+def _news(learner: dict[str, str], row: Row[Any] | None, known: _Known) -> dict[str, str]:
+    """Return what a roster says of a learner beyond what `row` has; all of it without a row."""
+    values = {
+        field: value
+        for field, value in learner.items()
+        # An id that somebody else has stays theirs: two rows that were merged stand apart again.
+        if (value or field in _NAME_PARTS) and (row is None or not known.get((field, value)))
+    }
+    if row is None:
+        return values
+    # A student id is theirs already where it is known as the SIS id, and the other way round.
+    for one, other in (("student_id", "sis_id"), ("sis_id", "student_id")):
+        if values.get(one) == getattr(row, other):
+            values.pop(one, None)
+    # One who was renamed here keeps that name while the roster has the same as before. Exports have
+    # a name that nobody took apart as the last name.
+    first, last = row.first_name, row.last_name
+    if [first, last or ("" if first else row.name)] == [learner.get(part) for part in _NAME_PARTS]:
+        values = {
+            field: each for field, each in values.items() if field not in ("name", *_NAME_PARTS)
+        }
+    # The student id of one who has another is not corrected: it may be of another platform.
+    if row.student_id:
+        values.pop("student_id", None)
+    return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, or_, select, update
 
 from bottleneck_lab.cohort.members.people import (
     PERSON_COLUMNS,
@@ -83,7 +83,7 @@ def on_roster(connection: Connection, profile: Profile) -> int | None:
     free = (
         (people.c.role == "learner")
         & people.c.removed.is_(None)
-        & people.c.student_id.is_not(None)
+        & or_(people.c.student_id.is_not(None), people.c.sis_id != "", people.c.canvas_id != "")
         & people.c.id.not_in(has_account)
     )
     for column, value in (

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, func, select
 
+from bottleneck_lab.cohort.members.calls import call_of
 from bottleneck_lab.cohort.members.people import in_order
 from bottleneck_lab.cohort.running.leases import queue_length
 from bottleneck_lab.cohort.running.queue_order import load_queue
@@ -277,24 +278,34 @@ def _rows(
     # One query for all learners: a query each would take seconds for a full room.
     for submission in connection.execute(query):
         submitted[submission.person].append(submission)
-    learners = select(people).where(
-        people.c.role == "learner", people.c.removed.is_(None), people.c.merged_into.is_(None)
+    learners = in_order(
+        connection.execute(
+            select(people).where(people.c.role == "learner", people.c.removed.is_(None))
+        )
     )
+    groups: dict[int, list[Any]] = defaultdict(list)
+    for person in learners:
+        groups[person.merged_into or person.id].append(person)
     return [
-        _row(person, submitted[person.id], verdicts, labs, now)
-        for person in in_order(connection.execute(learners))
+        _row(person, groups[person.id], submitted[person.id], verdicts, labs, now)
+        for person in learners
+        if person.merged_into is None
     ]
 
 
 def _row(
     person: Any,
+    group: list[Any],
     submitted: list[Any],
     verdicts: dict[str, CheckedVerdict],
     labs: list[str],
     now: float,
 ) -> Row:
+    """Return the row of a learner who is `person`, and whoever of the `group` was merged."""
+    joined = min((one.joined for one in group if one.joined is not None), default=None)
+    call = call_of(group)
     judged = [verdicts[one.handle] for one in submitted if one.handle in verdicts]
-    failed, since, failing = _since_progress(judged, person.joined or person.created)
+    failed, since, failing = _since_progress(judged, joined or person.created)
     idle_min = (now - since) / 60
     cells = [_cell(lab, [one for one in submitted if one.lab == lab], verdicts) for lab in labs]
     passed = sum(cell.state == "pass" for cell in cells)
@@ -311,9 +322,9 @@ def _row(
         idle_min=idle_min,
         hints=sum(hints.values()),
         stuck=stuck and passed < len(labs),
-        gone=person.joined is None,
-        needs_help=person.needs_help,
-        help_text=person.help_text,
+        gone=joined is None,
+        needs_help=call.at if call else None,
+        help_text=call.text if call else "",
     )
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, select
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.grades import Grade, load_grades
 from bottleneck_lab.cohort.grading.rules import Rules, load_rules, rules_for
+from bottleneck_lab.cohort.members.calls import call_of
 from bottleneck_lab.cohort.members.people import Person, learner_of, same_learner
 from bottleneck_lab.cohort.moments import iso, spoken
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
@@ -85,11 +86,9 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
     """Return everything on a learner's own page."""
     table, people = tables.submissions, tables.people
     cohort = connection.execute(select(tables.cohort)).one()
-    own = connection.execute(select(people).where(people.c.id == person.id)).one()
+    merged = same_learner(connection, person)
     rows = connection.execute(
-        select(table)
-        .where(table.c.person.in_(same_learner(connection, person)))
-        .order_by(table.c.id.desc())
+        select(table).where(table.c.person.in_(merged)).order_by(table.c.id.desc())
     ).all()
     judged = {
         one.submission: one
@@ -105,7 +104,7 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
     for slug in chosen:
         mine = [judged.get(row.handle) for row in rows if row.lab == slug and row.tool is None]
         passed = any(one.passed for one in mine if one)
-        left = rules[slug].left(connection, same_learner(connection, person))
+        left = rules[slug].left(connection, merged)
         labs.append(_lab(slug, rules[slug], len(mine), passed, left, grades.get(slug), now))
     submissions = []
     for row in rows[:SHOWN]:
@@ -113,6 +112,7 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         verdict = judged.get(row.handle) if measured else None
         submissions.append(_standing(connection, row, verdict, rules[row.lab], now))
     settings = load_settings(connection)
+    call = call_of(connection.execute(select(people).where(people.c.id.in_(merged))))
     return Me(
         cohort.id,
         cohort.name,
@@ -122,7 +122,7 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         [text for _, text in announcements(connection)],
         labs,
         submissions,
-        iso(own.needs_help) if own.needs_help else None,
+        iso(call.at) if call else None,
         settings.timezone,
     )
 
