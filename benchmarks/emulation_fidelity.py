@@ -63,7 +63,15 @@ CAPTURES = [
         {"WIDTH": 64, "LAYERS": 3, "BATCH": 32, "LONGEST": 48},
     ),
 ]
-SHARES = ("busy", "idle_launch", "idle_python", "idle_synchronisation", "idle_copy", "idle_input")
+SHARES = (
+    "busy",
+    "idle_launch",
+    "idle_python",
+    "idle_fixed",
+    "idle_synchronisation",
+    "idle_copy",
+    "idle_input",
+)
 CAPTURED_STEPS = 10
 
 

@@ -244,6 +244,14 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         cpu_sentence="no operator ran: Python between one operator and the next",
     ),
     IdleCause(
+        "fixed",
+        "fixed charge",
+        "gap-host",
+        "the host's model charged a step for the Python beside its operators, as it does whatever"
+        " your code is",
+        "the model's own range in each step; on modelled hosts only",
+    ),
+    IdleCause(
         "startup",
         "before the first work",
         "gap-outside",

@@ -129,6 +129,10 @@ class Summary(msgspec.Struct, frozen=True):
     """By part of the time (`idle-<cause>`, `communication`, `copy`) how many times as fast the
     program would be without it at most; parts of which that cannot be told are left out.
     """
+    pauses_share: float = 0.0
+    """Share of the time (0–1) that the device's own pauses between kernels would take if all of
+    them were queued, as they are in the gain of `idle-launch`; beside those it has already.
+    """
     longest_line_share: float = 0.0
     """Share of the wall time in which the host was on the line that takes it longest; see
     `analysis.host.lines.longest_line`.
@@ -241,6 +245,7 @@ def _summary(
         startup=find_startup(timeline),
         collective_waits=seen.collective_waits,
         gains=_part_gains(seen, devices.quality),
+        pauses_share=devices.what_if.pauses_share(),
         modelled_host=MODELLED_HOST in timeline.facts,
         longest_line_share=_host_share(timeline, lambda rank: longest_line(timeline, rank)),
         waiting_line_share=_host_share(
@@ -343,8 +348,9 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
     )
     parts: dict[str, tuple[float, Removal]] = {}
     for cause in CAUSES:
-        # Work that waited in a queue is no time to gain, nor is what nobody knows the cause of.
-        if cause not in (*OUTSIDE, "unrecorded", "unknown", "queued"):
+        # Work that waited in a queue is no time to gain, nor is what a model charges whatever runs,
+        # nor what nobody knows the cause of.
+        if cause not in (*OUTSIDE, "unrecorded", "unknown", "queued", "fixed"):
             removal = Removal(causes=(cause,), waits=cause == "synchronisation")
             if cause == "devices":
                 removal = Removal(devices=True)

@@ -27,7 +27,7 @@ from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.analysis.what_if.replay import PAUSE_NS
 from bottleneck_lab.report import words
-from bottleneck_lab.trace.names import FIXED_PRICE, STEP, STEP_NAME
+from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64
 from bottleneck_lab.wording import counted
 
@@ -319,8 +319,9 @@ _LATE = {
 
 def leading_part(parts: Sequence[Part]) -> Part | None:
     """Return the part to look at first: the largest that is not work, if it is 10% or more, else
-    the largest; None without any.
+    the largest; None without any. What a model charges whatever runs is nothing to look at.
     """
+    parts = [part for part in parts if part.cause != "fixed"]
     lost = [part for part in parts if part.key != "compute" and part.share >= _LOST]
     return next(iter([*lost, *parts]), None)
 
@@ -337,18 +338,11 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
     )
     whole = "the run" if working == wall else "the part between the first and the last work"
     devices = len(summary.devices)
-    fixed = sum(
-        ns
-        for use in summary.devices
-        for cause in use.gap_causes
-        if part.cause == cause.cause
-        for name, ns in cause.inside
-        if FIXED_PRICE.search(name)
-    )
+    pauses = round(summary.pauses_share * working) if part.cause == "launch" else 0
     waits = summary.collective_waits
     same = [each for each in summary.findings if f"{each.expected_gain_ratio:.2f}" == f"{gain:.2f}"]
     bound = "about" if any(not each.at_most for each in same) else "at most"
-    lines = [describe_removal(part, gain, working, whole, waits, devices, fixed, bound)]
+    lines = [describe_removal(part, gain, working, whole, waits, devices, pauses, bound)]
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(
@@ -365,13 +359,14 @@ def describe_removal(
     whole: str,
     waits: CollectiveWaits | None,
     devices: int = 1,
-    fixed_ns: int = 0,
+    pauses_ns: int = 0,
     bound: str = "at most",
 ) -> str:
     """State what removing one part of the time would gain at most, and how that follows.
     `working_ns` is the time of all `devices` together that shares are of, `whole` names what
-    gains, `waits` are those of ranks for one another, and `fixed_ns` of the part cannot be removed.
-    `bound` is the word that a finding with the same gain has for it.
+    gains, `waits` are those of ranks for one another, and `pauses_ns` those that kernels would have
+    which are no longer launched too late. `bound` is the word that a finding with the same gain has
+    for it.
     """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
@@ -383,35 +378,31 @@ def describe_removal(
             f"Removing this alone would not make {whole} faster: something else takes as long"
             " beside it."
         )
-    rest_ns = max(working_ns - part.ns + fixed_ns, working_ns / HIGHEST_RATIO)
-    left, rest = (words.format_duration(ns / devices) for ns in (working_ns / gain, rest_ns))
+    rest_ns = max(working_ns - part.ns, working_ns / HIGHEST_RATIO)
+    left_ns = working_ns / gain
+    left = words.format_duration(left_ns / devices)
     each = " on each device" if devices > 1 else ""
-    what, others = "this alone", " The other parts"
-    if fixed_ns:
-        fixed = words.format_duration(fixed_ns / devices)
-        what += f", but for the {fixed} that the host's model charges whatever the code does"
-        others = f" Those {fixed} and the other parts"
-    ratio = words.describe_ratio(working_ns / devices, working_ns / gain / devices)
+    ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
     sentence = (
-        f"Removing {what}, with the work unchanged, would leave {left}{each}: {whole} would be"
+        f"Removing this alone, with the work unchanged, would leave {left}{each}: {whole} would be"
         f" {bound} {ratio} as fast; a fix that also saves work can gain more."
     )
-    by_share, lost_ns = working_ns / rest_ns, working_ns / gain - rest_ns
+    if left == words.format_duration(rest_ns / devices):
+        return sentence
+    reason = "of other work that ran beside it"
+    if part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
+        reason = "in which the ranks would still wait for one another"
+    elif part.key in ("communication", "copy"):
+        reason = "of what the host did meanwhile, such as launches"
+    terms = {"in the other parts": rest_ns / devices}
+    if pauses_ns:
+        pause = words.format_duration(PAUSE_NS)
+        terms[f"of pauses of about {pause} between queued kernels"] = pauses_ns / devices
+    added = words.describe_sum(
+        terms, left_ns / devices, more=reason, less="that pass at the same time"
+    )
     ratio = words.describe_ratio(working_ns / devices, rest_ns / devices)
-    others += f" sum to {rest}, which alone would be {ratio}"
-    if gain > _FAR_FROM_SHARE * by_share:
-        sentence += f"{others}, but some of them would then pass at the same time."
-    elif left != rest and by_share > gain:
-        reason = "other work that ran beside it would take a part of that time"
-        if part.cause == "launch":
-            pause = words.format_duration(PAUSE_NS)
-            reason = f"queued kernels also have pauses of about {pause} between them"
-        elif part.key == "communication" and waits and 2 * waits.waiting_ns > lost_ns:
-            reason = "the ranks would still wait for one another"
-        elif part.key in ("communication", "copy"):
-            reason = "what the host did meanwhile, such as launches, would then show"
-        sentence += f"{others}, but {reason}."
-    return sentence
+    return f"{sentence} {added}. The other parts alone would be {ratio}."
 
 
 def describe_finding_gain(summary: Summary, finding: Finding) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.startup import StartUp
@@ -92,14 +93,14 @@ def describe_emulation(*, modelled_host: bool) -> str:
 
 def describe_fixed_prices(names: Iterable[str]) -> list[str]:
     """State, for each of these names of ranges that is a fixed price of the modelled host, what it
-    is.
+    is; and for the name of the idle time that comes of it.
     """
     return [
         f"'{name}' is what the model of the host charges each step for the Python beside its"
         " operators: the loop's own, and the optimizer's. It is the same whatever your code does:"
         " the gains that a report states leave it in."
         for name in dict.fromkeys(names)
-        if FIXED_PRICE.search(name)
+        if FIXED_PRICE.search(name) or name.endswith(CAUSE_OF["fixed"].label)
     ]
 
 
@@ -146,6 +147,25 @@ def describe_ratio(whole_ns: float, left_ns: float) -> str:
         if f"{whole / left:.2f}" == ratio:
             break
     return f"{_plainly(whole)} {unit} / {_plainly(left)} {unit} = {ratio}x"
+
+
+def describe_sum(terms: Mapping[str, float], whole_ns: float, *, more: str, less: str) -> str:
+    """Return a time as the sum of its terms (ns by what each is), in one unit and so many digits
+    that it adds up as printed: `2.84 ms = 2.40 ms of work + 0.99 ms of pauses − 0.55 ms …`. What
+    the terms lack of it is `more`, what they have too much is `less`.
+    """
+    size, unit = next((pair for pair in _DURATIONS if whole_ns >= pair[0]), (1.0, "ns"))
+    whole = whole_ns / size
+    decimals = int(whole < 10) + int(whole < 100)
+    printed = {what: round(ns / size, decimals) for what, ns in terms.items()}
+    rest = round(round(whole, decimals) - sum(printed.values()), decimals)
+    if rest:
+        printed[more if rest > 0 else less] = rest
+    text = f"{whole:,.{decimals}f} {unit} ="
+    for number, (what, value) in enumerate(printed.items()):
+        sign = " +" if value >= 0 else " −"
+        text += f"{sign if number else ''} {abs(value):,.{decimals}f} {unit} {what}"
+    return text
 
 
 def _plainly(value: float) -> str:

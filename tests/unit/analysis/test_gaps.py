@@ -136,19 +136,23 @@ def test_inside_idle_time_are_the_lines_that_the_host_was_on():
     assert sum(ns for _, ns in most.inside) <= most.idle_ns
 
 
-def test_inside_launching_are_operators_where_no_lines_were_recorded_and_then_the_fixed_price(
-    tmp_path,
-):
-    """Of a range around them only what they leave of it; no moment counts twice."""
+def test_the_model_s_fixed_charge_is_a_cause_of_its_own_beside_the_launches(tmp_path):
+    """A share, its sentence and its gain then count the same. Inside launching are operators where
+    no lines were recorded; no moment counts twice.
+    """
     _, events = run([SLOW_HOST] * 6, waits=False, fixed_ms=1.5)
     for launch in [each for each in events if each["name"] == "cudaLaunchKernel"]:
         about = {"name": "aten::mm", "cat": "cpu_op", "ts": launch["ts"] - 2, "dur": 400}
         events.append({**launch, **about, "args": {}})
         events.append({**launch, **about, "name": "aten::view", "dur": 100, "args": {}})
     (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    (use,) = summarise(load(tmp_path / "x.json")).devices
-    part = use.gap_causes[0]
-    inside = dict(part.inside)
-    assert (part.cause, set(inside)) == ("launch", {"aten::mm", LOOP})
-    assert 0 < sum(inside.values()) <= part.idle_ns
-    assert inside["aten::mm"] > 6 * KERNELS * 100_000
+    summary = summarise(load(tmp_path / "x.json"))
+    (use,) = summary.devices
+    launch, fixed = use.gap_causes[:2]
+    assert (launch.cause, {name for name, _ in launch.inside}) == ("launch", {"aten::mm"})
+    assert (fixed.cause, {name for name, _ in fixed.inside}) == ("fixed", {LOOP})
+    assert fixed.idle_ns == pytest.approx(6 * 1_500_000, rel=0.05)
+    assert 6 * KERNELS * 100_000 < sum(ns for _, ns in launch.inside) <= launch.idle_ns
+    assert not {"idle-fixed"} & set(summary.gains)
+    (finding,) = [each for each in summary.findings if each.id == "launch-bound"]
+    assert finding.share_of_wall == pytest.approx(launch.idle_ns / use.working_ns)

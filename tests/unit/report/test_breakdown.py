@@ -89,9 +89,9 @@ def test_a_line_names_its_rank_where_there_are_several():
     [
         (2.0, "leave 5.00 ms: the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast; a fix"),
         (2.5, "leave 4.00 ms: the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast; a fix"),
-        (2.5, "saves work can gain more. The other parts sum to 5.00 ms, which alone"),
-        (2.5, "would be 10.0 ms / 5.00 ms = 2.00x, but some of them would then pass at"),
-        (1.5, "would be 10.0 ms / 5.00 ms = 2.00x, but queued kernels also have pauses"),
+        (2.5, " 4.00 ms = 5.00 ms in the other parts − 1.00 ms that pass at the same time."),
+        (2.5, "The other parts alone would be 10.0 ms / 5.00 ms = 2.00x."),
+        (1.5, " 6.67 ms = 5.00 ms in the other parts + 1.67 ms of other work that ran beside it."),
         (1.0, "would not make the run faster: something else"),
     ],
 )
@@ -123,13 +123,22 @@ def test_every_gain_follows_from_a_division_on_the_same_page(draw, bottleneck):
         assert f"{float(whole.replace(',', '')) / float(left.replace(',', '')):.2f}" == ratio
 
 
-def test_what_the_host_s_model_charges_is_left_in_a_ceiling_and_named():
-    part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=27_000_000, share=0.727)
-    text = describe_removal(part, 37.1 / 18.7, 37_100_000, "the run", None, fixed_ns=9_400_000)
-    assert "but for the 9.40 ms that the host's model charges whatever the code does" in text
-    assert "37.1 ms / 18.7 ms = 1.98x" in text
-    near = describe_removal(part, 1.5, 37_100_000, "the run", None, fixed_ns=9_400_000)
-    assert "Those 9.40 ms and the other parts sum to 19.5 ms" in near
+def test_a_ceiling_of_launches_is_the_sum_of_parts_and_pauses_without_their_overlap():
+    part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
+    text = describe_removal(part, 8.4, 238_900_000, "the run", None, pauses_ns=9_912_000)
+    assert (
+        " 28.4 ms = 32.7 ms in the other parts + 9.9 ms of pauses of about 900 ns between queued"
+        " kernels − 14.2 ms that pass at the same time."
+    ) in text
+
+
+def test_what_the_host_s_model_charges_is_nothing_to_look_at_first():
+    def part(key, share):
+        return Part(key, key, "", "", ns=int(share * 1e7), share=share)
+
+    charge, launch, work = part("idle-fixed", 0.5), part("idle-launch", 0.2), part("compute", 0.3)
+    assert leading_part([charge, work, launch]) is launch
+    assert leading_part([charge, work]) is work
 
 
 def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
@@ -137,10 +146,11 @@ def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
     assert "83.5 ms / 45.0 ms = 1.86x" in text
-    assert "sum to 44.1 ms, which alone would be 83.5 ms / 44.1 ms = 1.89x, but what the" in text
+    assert " 45.0 ms = 44.1 ms in the other parts + 0.9 ms of what the host did meanwhile" in text
+    assert "The other parts alone would be 83.5 ms / 44.1 ms = 1.89x." in text
     waits = CollectiveWaits(8, waiting_ns=600_000, transfer_ns=38_800_000, late=[])
     late = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", waits)
-    assert "but the ranks would still wait for one another" in late
+    assert "0.9 ms in which the ranks would still wait for one another" in late
     exact = describe_removal(sent, 83.5 / 44.1, 83_500_000, "the run", None)
     assert "The other parts" not in exact
 

@@ -3,7 +3,8 @@
 A gap ends when the next activity starts. What the launching threads did in it is laid over the gap
 in a fixed order, and each stretch goes to the first cause that covers it; but where the next
 activity was launched before the gap began, the host is not to blame. Of what is left, only
-stretches in which the host launched one thing after another are `launch`: it was late all the same.
+stretches in which the host launched one thing after another are `launch`: it was late all the same;
+what the model of a host charges a step whatever runs is `fixed`, and no part of that.
 The first of these after a wait follow from it: as much as the device worked during the wait.
 Where it launched nothing for long, it was between two steps, ran operators of its own, or did
 something that was not recorded. Without marked steps, what lies before the first and after the last
@@ -98,7 +99,10 @@ def attribute(
             drained.append(iv.intersect(late, follows))
             yield _without_pauses(iv.subtract(late, follows), host, near)
 
-    claims.take("launch", iv.end_to_end(launching_late()))
+    # What the model of a host charges for every step is late, too, but no change removes it.
+    late = iv.end_to_end(launching_late())
+    claims.take("fixed", iv.intersect(late, host.fixed))
+    claims.take("launch", iv.subtract(late, host.fixed))
     claims.take("synchronisation", iv.end_to_end(drained))
 
     claims.add("communication", host.collectives)

@@ -126,6 +126,8 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
     sheet.heading(f"{number}Where did the wall time go{where}?")
     for part in parts:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
+    for sentence in words.describe_fixed_prices(part.label for part in parts):
+        sheet.line(sentence, indent=2, style="dim")
     if many:
         sheet.blank()
         computing = [(words.format_share_column(use.compute_share), use) for use in summary.devices]
