@@ -65,6 +65,10 @@ IMPORT_S, CUDA_S, NVCC_S = 5.0, 3.0, 3.0
 """Assumed: seconds to import PyTorch, to start CUDA (8 s together were read on the H100), and for
 nvcc. Both sides import at once; the learner's starts CUDA when the reference was timed alone.
 """
+SANITIZED_S = 11.0
+"""Assumed of the lab's program under compute-sanitizer, from the start of a check: the longest
+capture with it on an H100 and an H200. Both of its runs start at once.
+"""
 JOB_RUNS, RUN_WORKS_S = 0.73, 1.01
 """Runs for each second of a job of `perf-gate`, and seconds of work of a run: of the reference's
 gate in 152 jobs. The rest of a job's time are builds and starts, which cost none here.
@@ -205,7 +209,9 @@ class Budget:
         self.calls: dict[str, Call] = {}
         self.costs: dict[str, Cost] = {}
         self.untimed: list[tuple[Call, Cost]] = []
-        self.start_s = IMPORT_S + 2 * CUDA_S + (NVCC_S if "nvcc" in self.settings.tools else 0.0)
+        # The reference's process starts beside the sanitizer's, and the first inputs are drawn.
+        self.ready_s = max(IMPORT_S + CUDA_S, SANITIZED_S if self.settings.sanitize else 0.0)
+        self.loading_s = CUDA_S + (NVCC_S if "nvcc" in self.settings.tools else 0.0)
         rng = np.random.default_rng(seed)
         for case in self.judge.cases(rng, self.settings.judge):
             drawn: list[float] = []
@@ -237,9 +243,8 @@ class Budget:
     def simulate(self, *, speed: float = 1.05, seed: int = 0, noise: float = NOISE) -> Check:
         """Simulate the check of code that computes `speed` times as fast as the reference."""
         rng, settings = random.Random(seed), self.settings
-        # The first inputs are drawn while the processes start.
         drawn_s = sum(cost.first_s for cost in self.costs.values())
-        clock = self.start_s + max(0.0, drawn_s - IMPORT_S - CUDA_S)
+        clock = max(self.ready_s, drawn_s) + self.loading_s
         for case, call in self.calls.items():
             # Calls of the reference alone, before and after, then both sides' warm-up.
             calls = 2 * FAR_PAIRS + 3 * settings.warmup_calls

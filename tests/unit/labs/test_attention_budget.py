@@ -47,9 +47,14 @@ def test_a_check_on_a_gpu_is_decided_within_a_minute(budget, speed, state):
 
 
 @pytest.mark.parametrize("speed", [0.97, 1.0])
-def test_nor_does_it_take_longer_where_the_two_are_equally_fast(budget, speed):
-    longest = max(budget.simulate(speed=speed, seed=seed).seconds for seed in range(5))
-    assert longest <= LONGEST_S
+def test_nor_does_it_take_longer_at_the_bar_or_where_the_two_are_equally_fast(
+    gpu_budget, budget, monkeypatch, speed
+):
+    """Judging costs the same in every run of this test: a busy machine does not show."""
+    costs = dict.fromkeys(budget.costs, gpu_budget.Cost(first_s=0.1, draw_s=0.0, judge_s=0.04))
+    monkeypatch.setattr(budget, "costs", costs)
+    longest = max(budget.simulate(speed=speed, seed=seed).seconds for seed in range(20))
+    assert longest <= gpu_budget.WITHIN_S
 
 
 def test_what_judging_costs_counts(budget, monkeypatch):

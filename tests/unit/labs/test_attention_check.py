@@ -97,13 +97,23 @@ def sanitizer(tmp_path, monkeypatch):
             (folder / check).write_text(text)
         tool = folder / "compute-sanitizer"
         tool.write_text(
-            '#!/bin/sh\ntest -f "$6" || echo "no $6"\ncat "$(dirname "$0")/$2"\n'
+            '#!/bin/sh\ntest -f "$6" || echo "no $6"\n'
+            # Slow where the kernel says so, the first time that it runs in this folder.
+            "if grep -q SLOW attention.cu && ! test -f run; then touch run; sleep 30; fi\n"
+            'echo run >> runs\ncat "$(dirname "$0")/$2"\n'
             + ("exit 1\n" if broken else "! grep -q WRONG attention.cu\n")
         )
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_program", lambda _name: tool)
 
     return make
+
+
+def sanitized(context):
+    """The notes of a whole check."""
+    runs = kernels.Sanitizer(context)
+    runs.finish_ahead()
+    return runs.refuse_stray_accesses()
 
 
 @pytest.mark.parametrize(
@@ -118,29 +128,38 @@ def test_a_kernel_with_stray_accesses_or_races_is_refused(
 ):
     sanitizer(memcheck=memcheck, racecheck=racecheck)
     with pytest.raises(LearnerFault, match=words) as caught:
-        kernels.refuse_stray_accesses(context)
+        sanitized(context)
     assert caught.value.reason == "wrong output"
 
 
 def test_what_the_sanitizer_found_or_could_not_tell_is_noted(context, sanitizer, monkeypatch):
     sanitizer(memcheck=CLEAN, racecheck=CLEAN)
-    assert (
-        kernels.refuse_stray_accesses(context)[1] == "compute-sanitizer (racecheck) found nothing."
-    )
+    assert sanitized(context)[1] == "compute-sanitizer (racecheck) found nothing."
     monkeypatch.setattr(kernels, "find_program", lambda _name: None)
-    assert (
-        "not checked: compute-sanitizer is not installed"
-        in kernels.refuse_stray_accesses(context)[0]
-    )
+    assert "not checked: compute-sanitizer is not installed" in sanitized(context)[0]
     context.device = "cpu"
-    assert kernels.refuse_stray_accesses(context) == []
+    assert sanitized(context) == []
+
+
+@pytest.mark.parametrize(("ahead_s", "runs"), [(20.0, 1), (0.5, 2)], ids=["in time", "too slow"])
+def test_a_kernel_is_sanitized_before_the_comparison_or_else_after_it(
+    context, sanitizer, monkeypatch, ahead_s, runs
+):
+    sanitizer(memcheck=CLEAN, racecheck=CLEAN)
+    monkeypatch.setattr(kernels, "AHEAD_S", ahead_s)
+    context.workspace = context.submission
+    kernel = context.workspace / "attention.cu"
+    kernel.write_text(kernel.read_text() + "// SLOW\n")
+    assert all("found nothing" in note for note in sanitized(context))
+    # A folder for each: none sees what an earlier one has written.
+    assert len(list(context.janitor.folder.glob("*check-*"))) == 2 * runs
 
 
 def test_a_program_that_fails_under_it_proves_nothing_where_the_shipped_kernel_fails_too(
     context, sanitizer
 ):
     sanitizer(broken=True, memcheck="Error: no device\n", racecheck=CLEAN)
-    unsure, silent = kernels.refuse_stray_accesses(context)
+    unsure, silent = sanitized(context)
     assert "memcheck) could not finish" in unsure
     assert "no device" in unsure
     assert "racecheck) could not finish" in silent
@@ -153,7 +172,7 @@ def test_a_kernel_with_which_alone_it_fails_is_wrong(context, sanitizer, report)
     kernel = context.workspace / "attention.cu"
     kernel.write_text(kernel.read_text() + "// WRONG\n")
     with pytest.raises(LearnerFault, match="failed with this kernel") as caught:
-        kernels.refuse_stray_accesses(context)
+        sanitized(context)
     assert caught.value.reason == "wrong output"
 
 

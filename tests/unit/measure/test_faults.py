@@ -216,6 +216,14 @@ def rightful(verdict) -> bool:
     return weather or verdict.outcome in (Outcome.PASS, Outcome.INCONCLUSIVE)
 
 
+def assert_blamed(verdict, phase: str, reason: str) -> None:
+    """The learner's process is to blame, unless it had not begun to load the learner's code."""
+    early = "before it loaded the code to check" in verdict.summary
+    outcome = (Outcome.ERROR, None) if early else (Outcome.FAIL, reason)
+    assert (verdict.outcome, verdict.reason) == outcome, verdict.summary
+    assert phase in STARTING or not early
+
+
 @pytest.mark.parametrize(
     ("slug", "who", "phase"), KILLED, ids=lambda value: value.replace(" ", "-")
 )
@@ -224,10 +232,7 @@ def test_killed(bench, slug, who, phase):
     verdict = bench(slug).check(saboteur)
     assert saboteur.hit
     if who == "learner":
-        early = "before it loaded the code to check" in verdict.summary
-        outcome = (Outcome.ERROR, None) if early else (Outcome.FAIL, "crashed")
-        assert (verdict.outcome, verdict.reason) == outcome, verdict.summary
-        assert phase in STARTING or not early
+        assert_blamed(verdict, phase, "crashed")
     elif who == "janitor":  # the verifier does its work, and the verdict is the learner's
         assert rightful(verdict), verdict.summary
     else:
@@ -260,7 +265,7 @@ def test_stopped(bench, slug, who, phase, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.measure.kinds.data_parallel.session.RUN_S", 60.0)
     verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
     if who == "learner":
-        assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
+        assert_blamed(verdict, phase, "timed out")
         assert "SIGSTOP" in verdict.summary or slug not in CONTENT
     else:
         assert verdict.outcome is Outcome.ERROR, verdict.summary

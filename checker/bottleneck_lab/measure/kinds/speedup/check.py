@@ -56,6 +56,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     """Run the whole comparison. Raises LearnerFault or VerifierFault when it ends early."""
     judge, limits = context.judge(), limits_of(context.settings)
     kernels.refuse_forbidden(context)
+    sanitizer = kernels.Sanitizer(context)
     context.progress("starting the reference", 0.05)
     reference_entry = context.settings.reference or context.lab.spec.entry
     with (
@@ -65,7 +66,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             context, "reference", context.pristine(), reference_entry, limits, wait=False
         ) as reference,
     ):
-        # Its process starts meanwhile and imports PyTorch; none of the learner's code is loaded
+        # Its process starts meanwhile and imports PyTorch; it loads none of the learner's code
         # before the reference has been timed alone.
         with CallSession.start(
             context,
@@ -81,6 +82,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             reference.wait_ready()
             if standards is not None:
                 standards.wait_ready()
+            sanitizer.finish_ahead()
             before_s = {}
             if context.device == "cuda":
                 before_s = workers.reference_alone_s(warm=False)
@@ -111,7 +113,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
                 context.progress("timing the shipped code", 0.97)
                 speedup = _over_shipped(workers, shipped, pairs.cases)
             measured = replace(measured, speedup=speedup)
-    notes = kernels.refuse_stray_accesses(context)
+    notes = sanitizer.refuse_stray_accesses()
     return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))
 
 

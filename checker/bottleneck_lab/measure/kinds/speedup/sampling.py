@@ -59,7 +59,7 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
         if spent_s >= (max_s if _looked_at(open_, tests) else max(max_s, FIRST_LOOKS_S)):
             break
         untimed.judge_some()
-        workers.time_pair(_next_case(workers.context.rng, open_))
+        workers.time_pair(_next_case(workers.context.rng, open_, tests))
         workers.context.progress("measuring", 0.4 + 0.55 * min(1.0, spent_s / max_s))
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
         spent_s = untimed.clock() - begin
@@ -73,19 +73,21 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
     untimed.judge_rest(beyond_s=FAILED_S if any(case.failed() for case in cases) else math.inf)
 
 
-def _next_case(rng: random.Random, open_: list[Case]) -> Case:
-    """Choose the case of the next pair: half the time the slowest so far, else any by lot."""
+def _next_case(rng: random.Random, open_: list[Case], tests: dict[str, SequentialTest]) -> Case:
+    """Choose the case of the next pair: half the time the slowest so far, else one by lot, of those
+    before their first look if there are any.
+    """
     # One case that misses its target decides the whole check, and the slowest is the likeliest to.
     # Each case's test holds for whichever number of pairs it gets, so the choice favours nobody.
     if rng.random() < 0.5:
         return min(open_, key=lambda case: median(case.ratios() or [0.0]))
-    return rng.choice(open_)
+    return rng.choice([case for case in open_ if not _looked_at([case], tests)] or open_)
 
 
-def _looked_at(open_: list[Case], tests: dict[str, SequentialTest]) -> bool:
-    """Return True if all cases have had their first look."""
+def _looked_at(cases: list[Case], tests: dict[str, SequentialTest]) -> bool:
+    """Return True if all these cases have had their first look."""
     return all(
-        len(case.learner_s) >= test.plan.looks[0] for case in open_ for test in tests.values()
+        len(case.learner_s) >= test.plan.looks[0] for case in cases for test in tests.values()
     )
 
 

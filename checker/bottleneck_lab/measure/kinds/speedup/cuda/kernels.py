@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,10 @@ from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 SANITIZER = "compute-sanitizer"
 SANITIZER_CHECKS = ("memcheck", "racecheck")
 LIMITS = Limits(total_s=240.0, memory_bytes=24 << 30)
+AHEAD_S = 20.0
+"""Seconds before the comparison for runs under the sanitizer: captures with it took 4 to 11 s on an
+H100 and an H200. A kernel that hangs costs no more than this before the comparison finds out.
+"""
 MAX_BINARIES, MAX_BINARY_BYTES = 16, 256 << 20
 MEMORY_BYTES = 8 << 30
 
@@ -47,82 +52,125 @@ def refuse_forbidden(context: Context[SpeedupSettings]) -> None:
             raise LearnerFault("forbidden call", problem)
 
 
-def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
-    """Run the lab's program under compute-sanitizer. Returns notes for the verdict that say what
-    was checked. Raises LearnerFault for an error that the sanitizer reports.
-    """
-    program = context.settings.sanitize
-    if program is None or context.device != "cuda":
-        return []
-    tool = find_program(SANITIZER)
-    if tool is None:
-        return [
-            f"Out-of-bounds accesses and races were not checked: {SANITIZER} is not installed here."
-        ]
-    folder = context.janitor.folder / "sanitized"
-    # Collected afresh: without anything that the code has written when it ran.
-    collect(context.lab, context.workspace, folder)
-    return [_sanitize(context, tool, folder, program, check) for check in SANITIZER_CHECKS]
+class Sanitizer:
+    """Runs of the lab's program under compute-sanitizer, one for each of its checks, side by side.
 
-
-def _sanitize(
-    context: Context[SpeedupSettings], tool: Path, folder: Path, program: str, check: str
-) -> str:
-    """Return the note for a clean run, or for one without a conclusion. Raises LearnerFault for
-    problems, which are a wrong output that was lucky.
+    They start with the reference, while nothing is timed. One that is not done before the
+    comparison is ended, and runs again after it.
     """
-    context.progress(f"running the kernel under {SANITIZER} ({check})", 0.9)
-    text, status = _under_sanitizer(context, tool, folder, program, check)
-    last = printable("".join(text.strip().splitlines()[-1:]))[:200] or "it said nothing"
-    if problems := count_problems(text):
-        first = printable(first_problem(text))[:300]
-        raise LearnerFault(
-            "wrong output",
-            f"{SANITIZER} ({check}) found {problems} problems, first:"
-            f" {first or 'see `lab profile --tool sanitizer`'}.",
+
+    def __init__(self, context: Context[SpeedupSettings]) -> None:
+        self._context = context
+        self._wanted = context.settings.sanitize is not None and context.device == "cuda"
+        self._tool = find_program(SANITIZER) if self._wanted else None
+        self._runs: dict[str, Worker] = {}
+        self._ends: dict[str, _End] = {}
+        self._start(AHEAD_S)
+
+    def finish_ahead(self) -> None:
+        """Wait for the runs, or end them when AHEAD_S have passed since their start."""
+        self._finish(0.1)
+
+    def refuse_stray_accesses(self) -> list[str]:
+        """Return notes for the verdict that say what was checked. Raises LearnerFault for an error
+        that the sanitizer reports.
+        """
+        if not self._wanted:
+            return []
+        if self._tool is None:
+            return [
+                f"Out-of-bounds accesses and races were not checked: {SANITIZER} is not installed"
+                " here."
+            ]
+        self._start(LIMITS.total_s)
+        self._finish(0.9)
+        return [self._note(check, self._ends[check]) for check in SANITIZER_CHECKS]
+
+    def _start(self, within_s: float) -> None:
+        """Start the runs that have not come to an end."""
+        if self._tool is None:
+            return
+        for check in SANITIZER_CHECKS:
+            if check not in self._ends or self._ends[check].status is None:
+                # Collected afresh: without anything that the code has written when it ran.
+                folder = self._context.janitor.folder / f"{check}-{within_s:.0f}"
+                collect(self._context.lab, self._context.workspace, folder)
+                self._runs[check] = self._under_sanitizer(folder, check, within_s)
+
+    def _finish(self, share: float) -> None:
+        """Wait for the runs, `share` (0–1) of the check being done."""
+        if self._runs:
+            self._context.progress(f"running the kernel under {SANITIZER}", share)
+        self._ends |= {check: _end_of(worker) for check, worker in self._runs.items()}
+        self._runs = {}
+
+    def _under_sanitizer(self, folder: Path, check: str, within_s: float) -> Worker:
+        """Start a folder's program under the sanitizer."""
+        tool, program = self._tool, self._context.settings.sanitize
+        assert tool is not None
+        assert program is not None
+        return Worker(
+            [str(tool), "--tool", check, "--target-processes", "all", sys.executable, program],
+            # It may lie outside the system's folders: all of its toolkit is shown.
+            Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")]),
+            replace(LIMITS, total_s=within_s),
+            pass_fds=[],
+            cores=None,
+            threads=2,
+            gpu=True,
+            janitor=self._context.janitor,
         )
-    if status is None:
+
+    def _note(self, check: str, end: _End) -> str:
+        """Return the note for a clean run, or for one without a conclusion. Raises LearnerFault for
+        problems, which are a wrong output that was lucky.
+        """
+        context, last = self._context, printable("".join(end.output.strip().splitlines()[-1:]))
+        last = last[:200] or "it said nothing"
+        if problems := count_problems(end.output):
+            first = printable(first_problem(end.output))[:300]
+            raise LearnerFault(
+                "wrong output",
+                f"{SANITIZER} ({check}) found {problems} problems, first:"
+                f" {first or 'see `lab profile --tool sanitizer`'}.",
+            )
+        if end.status is None:
+            return (
+                f"{SANITIZER} ({check}) did not finish within {LIMITS.total_s:.0f} s and"
+                f" {LIMITS.memory_bytes >> 30} GiB, so it proves nothing."
+            )
+        if problems == 0 and end.status == 0:
+            return f"{SANITIZER} ({check}) found nothing."
+        # Where the shipped kernel cannot finish either, the sanitizer is at fault, not the learner.
+        shipped = _end_of(self._under_sanitizer(context.pristine(), check, LIMITS.total_s))
+        if shipped.status == 0:
+            raise LearnerFault(
+                "wrong output",
+                f"Under {SANITIZER} ({check}) {context.settings.sanitize} failed with this kernel:"
+                f" {last}",
+            )
         return (
-            f"{SANITIZER} ({check}) did not finish within {LIMITS.total_s:.0f} s and"
-            f" {LIMITS.memory_bytes >> 30} GiB, so it proves nothing."
+            f"{SANITIZER} ({check}) could not finish, not even with the shipped kernel, so it"
+            f" proves nothing: {last}"
         )
-    if problems == 0 and status == 0:
-        return f"{SANITIZER} ({check}) found nothing."
-    # Where the shipped kernel cannot finish either, the sanitizer is at fault, not the learner.
-    if _under_sanitizer(context, tool, context.pristine(), program, check)[1] == 0:
-        raise LearnerFault(
-            "wrong output", f"Under {SANITIZER} ({check}) {program} failed with this kernel: {last}"
-        )
-    return (
-        f"{SANITIZER} ({check}) could not finish, not even with the shipped kernel, so it proves"
-        f" nothing: {last}"
-    )
 
 
-def _under_sanitizer(
-    context: Context[SpeedupSettings], tool: Path, folder: Path, program: str, check: str
-) -> tuple[str, int | None]:
-    """Run a folder's program under the sanitizer. Returns the end of the output, and the exit
-    status: the program's own where no error was reported, None when not done in time.
+class _End(NamedTuple):
+    """The end of a run's output, and its exit status: the program's own where no error was
+    reported, None when not done in time.
     """
-    # It may lie outside the system's folders: all of its toolkit is shown.
-    paths = Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")])
-    command = [str(tool), "--tool", check, "--target-processes", "all", sys.executable, program]
-    worker = Worker(
-        command,
-        paths,
-        LIMITS,
-        pass_fds=[],
-        cores=None,
-        threads=2,
-        gpu=True,
-        janitor=context.janitor,
-    )
+
+    output: str
+    status: int | None
+
+
+def _end_of(worker: Worker) -> _End:
+    """Wait for a run, at most until it exceeds its limits."""
     try:
         while worker.process.poll() is None and not worker.watch.now_and_then():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(WATCH_S)
-        return worker.log_tail(), worker.process.poll()
+        return _End(worker.log_tail(), worker.process.poll())
     finally:
         worker.end()
 
