@@ -26,6 +26,8 @@ from bottleneck_lab.analysis.steps.window import begun_inside, find_window, host
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
+    COLUMN_TYPES,
+    NUMBERS,
     TABLES,
     ActivityKind,
     DeviceTable,
@@ -165,6 +167,8 @@ def _columns(timeline: Timeline, table: Any, *, calls: bool) -> Columns:
         values = getattr(table, column.name)
         if column.name in ("start", "end"):
             values = values - timeline.extent[0]
+        if column.name in NUMBERS:  # of one type, whatever their size is in this capture
+            values = values.astype(COLUMN_TYPES[column.name])
         columns[column.name] = _worded(column.name, values, strings)
         if column.name == "end":
             columns["duration"] = values - columns["start"]

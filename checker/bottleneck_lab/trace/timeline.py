@@ -7,7 +7,6 @@ two start together, so that a parent stands before its children.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
@@ -71,11 +70,11 @@ class DeviceTable:
 
     start: Ints
     end: Ints
-    name: SmallInts
+    name: Numbers
     kind: TinyInts
     rank: SmallInts
-    device: SmallInts
-    stream: Ints
+    device: Numbers
+    stream: Numbers
     correlation: Numbers
     external: Numbers
     bytes: Ints
@@ -108,9 +107,9 @@ class HostTable:
 
     start: Ints
     end: Ints
-    name: SmallInts
+    name: Numbers
     rank: SmallInts
-    thread: SmallInts
+    thread: Numbers
     correlation: Numbers
 
     def __len__(self) -> int:
@@ -131,8 +130,8 @@ class MemoryTable:
     reserved: Ints
     address: Ints
     rank: SmallInts
-    device: SmallInts
-    thread: SmallInts
+    device: Numbers
+    thread: Numbers
 
     def __len__(self) -> int:
         return len(self.start)
@@ -147,9 +146,9 @@ class WorkTable:
     `precision` is an index into shapes.PRECISIONS. In no order.
     """
 
-    external: Ints
+    external: Numbers
     rank: SmallInts
-    name: SmallInts
+    name: Numbers
     flop: NDArray[np.float64]
     moved_bytes: NDArray[np.float64]
     precision: TinyInts
@@ -279,7 +278,7 @@ class Timeline:
 
 Table = TypeVar("Table", DeviceTable, HostTable, MemoryTable)
 
-DTYPES: dict[str, Any] = {
+COLUMN_TYPES: dict[str, Any] = {
     **dict.fromkeys(
         (
             "start",
@@ -317,31 +316,34 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
     return sort_table(fill_table(kind, length, **columns))
 
 
-JOINING = ("correlation", "external")
-"""Columns by whose numbers rows are joined: of four bytes each, if all of a table's fit."""
+NUMBERS = ("name", "thread", "device", "stream", "correlation", "external")
+"""Columns whose numbers only tell things apart: of as few bytes each as all of a table's fit."""
 
 
-def fits_four_bytes(numbers: Sequence[NDArray[Any]]) -> bool:
-    """Return True if all numbers are those of 32 bits."""
-    limits = np.iinfo(np.int32)
-    return all(
-        limits.min <= each.min(initial=0) and each.max(initial=0) <= limits.max for each in numbers
-    )
+def narrowed(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers in as few bytes each as all of them fit; with a sign, as -1 is none."""
+    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    for dtype in (np.int8, np.int16, np.int32):
+        limits = np.iinfo(dtype)
+        if limits.min <= low and high <= limits.max:
+            return numbers.astype(dtype, copy=False)
+    return numbers
 
 
 def fill_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
     """Return a table as `make_table` does, with its rows as they were given."""
     values = {}
     for column in fields(kind):
-        dtype = DTYPES[column.name]
+        dtype = COLUMN_TYPES[column.name]
         given = columns.pop(column.name, None)
         if given is None:
             # Takes no memory.
             given = np.broadcast_to(np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length)
         given = np.asarray(given)
         # A single value for all rows takes no memory, which a copy of them would.
-        if column.name in JOINING and given.strides != (0,) and fits_four_bytes([given]):
-            dtype = np.int32
+        if column.name in NUMBERS and given.strides != (0,):
+            given = narrowed(given)
+            dtype = given.dtype
         values[column.name] = np.asarray(given, dtype=dtype)
     if columns:
         raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")

@@ -19,10 +19,11 @@ from bottleneck_lab.analysis.footprint import at_once
 from bottleneck_lab.analysis.host import nesting, operators
 from bottleneck_lab.analysis.what_if import program
 from bottleneck_lab.trace import join
-from bottleneck_lab.trace.timeline import JOINING, TABLES, Timeline
+from bottleneck_lab.trace.timeline import TABLES, DeviceTable, HostTable, Timeline
 
 from ...processes import another_thread
 
+JOINING = ("correlation", "external")
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
 
@@ -44,7 +45,9 @@ def repeated(timeline: Timeline, times: int) -> Timeline:
         if name in JOINING:
             more = np.repeat(turn * step, len(values))
             again = np.tile(values, times)
-            return np.where(again > 0, again + more, again).astype(values.dtype)
+            return np.where(again > 0, again + more, again).astype(np.int32)
+        if values.strides == (0,):
+            return np.broadcast_to(values[:1], times * len(values))
         return np.tile(values, times)
 
     return replace(
@@ -81,7 +84,21 @@ def test_a_report_takes_few_bytes_of_memory_for_each_event(monkeypatch):
     finally:
         tracemalloc.stop()
 
-    assert peak / timeline.events < 17  # it was 15.5 on 28 November 2026
+    assert peak / timeline.events < 15  # it was 13.9 on 28 November 2026
+
+
+def test_a_row_takes_few_bytes():
+    timeline = load(CAPTURES / "h200" / "training.json.gz")
+
+    def row_bytes(table: HostTable | DeviceTable) -> int:
+        columns = [getattr(table, each.name) for each in fields(table)]
+        return sum(column.itemsize for column in columns if column.strides != (0,))
+
+    # Start and end take 16; names, threads, streams and what joins rows take what their numbers
+    # need: one to four.
+    assert row_bytes(timeline.operators) <= 16 + 1 + 1 + 4
+    assert row_bytes(timeline.runtime) <= 16 + 1 + 1 + 4
+    assert row_bytes(timeline.device) <= 60
 
 
 @pytest.mark.alone  # in a process with threads, there is no copy

@@ -21,7 +21,7 @@ from bottleneck_lab.trace.fast import kineto_parallel, second_process
 from bottleneck_lab.trace.fast.json_stream import scan
 from bottleneck_lab.trace.kineto.columns import BLOCK_ROWS, SPAN, RowBlocks
 from bottleneck_lab.trace.kineto.reader import read_kineto
-from bottleneck_lab.trace.timeline import Timeline
+from bottleneck_lab.trace.timeline import Timeline, narrowed
 
 from ...processes import another_thread
 
@@ -308,17 +308,41 @@ def test_ranges_that_old_traces_write_as_operators_are_ranges(tmp_path):
     assert timeline.names(timeline.operators) == [OPERATOR["name"]]
 
 
-def test_rows_are_taken_by_column_and_given_up(monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.trace.kineto.columns.GIVEN_BACK_BYTES", 1)
+def test_rows_are_taken_by_column_and_given_up():
     blocks = RowBlocks(SPAN)
     rows = np.zeros(3 * BLOCK_ROWS, SPAN)
     rows["start"] = np.arange(len(rows))
+    rows["name"] = np.arange(len(rows)) % 7
     for part in np.split(rows, 6):
         blocks.add(part)
-    columns = blocks.taken({})
+    other = RowBlocks(SPAN)
+    other.add(rows[:5])
+    (block,) = other.blocks()
+    blocks.append((block[0], {"name": np.arange(10, 17)}))
+
+    columns = blocks.taken({"name": np.arange(100, 300)})
+
     assert set(columns) == set(SPAN.names)
-    assert np.array_equal(columns["start"], rows["start"] * 1000)  # ns, of µs
-    assert sum(map(len, blocks.pieces())) == 0
+    start = np.append(rows["start"], rows["start"][:5])
+    assert np.array_equal(columns["start"], start * 1000)  # ns, of µs
+    assert np.array_equal(columns["name"], [*(rows["name"] + 100), 110, 111, 112, 113, 114])
+    assert not blocks.blocks()
+
+
+def test_packed_rows_take_few_bytes():
+    blocks = RowBlocks(SPAN)
+    rows = np.zeros(BLOCK_ROWS, SPAN)
+    rows["start"], rows["duration"], rows["correlation"] = 4.4e15, 1e6, 6_000_000
+    blocks.add(rows)
+    ((packed, _),) = blocks.blocks()
+    assert packed.itemsize == 8 + 4 + 4 + 1 + 1
+
+
+def test_numbers_stay_apart_whatever_their_size():
+    small, large = np.array([-1, 127]), np.array([-1, 2**40])
+    assert (narrowed(small).dtype, narrowed(large).dtype) == (np.int8, np.int64)
+    assert narrowed(np.array([-1, 128])).dtype == np.int16
+    assert narrowed(np.array([32768])).dtype == np.int32
 
 
 def test_ranks_are_merged_on_one_clock(tmp_path):

@@ -208,14 +208,21 @@ def places_during(
     left = iv.subtract(stretches, union_of(timeline.python, lines & (timeline.python.rank == rank)))
     for table in (timeline.operators, timeline.ranges) if in_operators else (timeline.ranges,):
         mine = look_up(threads, table.thread) & ~named(timeline, table, STEP_NAME)
-        enclosing = []
-        for name, rows in _outermost_during(table, mine, left):
-            ran = iv.covered_within(left, *rows)
-            sums += np.bincount(name, weights=ran, minlength=len(sums))
-            enclosing.append(rows)
-        left = iv.subtract(left, iv.chain(enclosing))
+        left = iv.subtract(left, iv.chain(_added(sums, table, mine, left)))
     longest = np.argsort(-sums, kind="stable")[:top]
     return [(timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]]
+
+
+def _added(
+    sums: Floats64, table: HostTable, mine: NDArray[np.bool_], stretches: iv.Intervals
+) -> Iterator[tuple[Ints, Ints]]:
+    """Yield, in blocks, starts and ends of the masked rows that ran in these stretches and that no
+    other of them encloses, once the time in which they did is added to the `sums` by name.
+    """
+    for name, rows in _outermost_during(table, mine, stretches):
+        ran = iv.covered_within(stretches, *rows)
+        sums += np.bincount(name, weights=ran, minlength=len(sums))
+        yield rows
 
 
 def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
@@ -224,9 +231,8 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
     """
     operators = timeline.operators
     sums = np.zeros(max(len(timeline.strings), 1))
-    for name, rows in _outermost_during(operators, operators.rank == rank, stretches):
-        ran = iv.covered_within(stretches, *rows)
-        sums += np.bincount(name, weights=ran, minlength=len(sums))
+    for _ in _added(sums, operators, operators.rank == rank, stretches):
+        pass
     most = int(sums.argmax())
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:
         return ""
@@ -361,7 +367,7 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     device = np.zeros(len(layer), dtype=np.int64)
     launched = np.flatnonzero((calls.device_ns > 0) & (nearest >= 0))
     np.add.at(device, nearest[launched], calls.device_ns[launched])
-    key = python.name[own] * 2 + _all_along(timeline)[own]
+    key = python.name[own].astype(np.int32) * 2 + _all_along(timeline)[own]
     times, hosts, devices = (
         np.bincount(key, weights=values) for values in (None, host, device[rows])
     )

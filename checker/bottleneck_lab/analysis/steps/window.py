@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import (
     DeviceTable,
@@ -207,14 +208,15 @@ def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
     costs = np.zeros(len(steps), dtype=np.int64)
     for rank in np.unique(steps.rank).tolist():
         mine = np.flatnonzero(steps.rank == rank)
-        rows = np.flatnonzero((device.rank == rank) & device.works)
-        launched = launch_times(timeline, rows)
-        at = np.searchsorted(steps.start[mine], launched, side="right") - 1
-        inside = (at >= 0) & (launched < steps.end[mine].max())
-        rows, at = rows[inside], at[inside]
-        # A step is done when the host is and all work that it launched: overlapping steps end in
-        # order.
-        np.maximum.at(done, mine[at], device.end[rows])
+        work = (device.rank == rank) & device.works
+        for block in iv.blocks(len(device)):
+            rows = block.start + np.flatnonzero(work[block])
+            launched = launch_times(timeline, rows)
+            at = np.searchsorted(steps.start[mine], launched, side="right") - 1
+            inside = (at >= 0) & (launched < steps.end[mine].max())
+            # A step is done when the host is and all work that it launched: overlapping steps end
+            # in order.
+            np.maximum.at(done, mine[at[inside]], device.end[rows[inside]])
         ends = np.maximum.accumulate(done[mine])
         costs[mine] = np.diff(ends, prepend=steps.start[mine[0]])
     return costs

@@ -68,7 +68,7 @@ def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> P
             moved = Events(
                 events.start + shift_ns,
                 events.end + shift_ns,
-                events.name + len(strings),
+                events.name.astype(np.int32) + len(strings),
                 events.category,
             )
             moved_lanes.append(replace(lane, group=f"{when} · {lane.group}", events=moved))

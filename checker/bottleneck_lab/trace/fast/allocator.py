@@ -11,6 +11,7 @@ import ctypes
 from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
+_is_kept = False
 
 
 def give_back() -> None:
@@ -27,8 +28,20 @@ def keep_freed() -> None:
     Mapping and clearing pages takes up to a third of a gigabyte's summary. This holds for the whole
     process and for good: call it only in one that has nothing else to do.
     """
+    global _is_kept  # noqa: PLW0603 - of the process, as what mallopt sets
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, 1 << 30)
         library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
         library.mallopt(_ARENA_MAX, 1)
+        _is_kept = True
+
+
+def keep_small() -> None:
+    """Have arrays of a megabyte or more go back as they are freed, where freed memory is kept:
+    for who works in blocks, which are smaller, and holds few columns beside them.
+    """
+    if _is_kept:
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, 1 << 20)
+        library.mallopt(_TRIM_THRESHOLD, 1 << 20)

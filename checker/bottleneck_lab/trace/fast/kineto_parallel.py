@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace.fast.allocator import give_back
+from bottleneck_lab.trace.fast.allocator import give_back, keep_small
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.fast.second_reader import SecondReader, hand_over
 from bottleneck_lab.trace.kineto.columns import Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.kineto.reader import assemble
-from bottleneck_lab.trace.timeline import Timeline
+from bottleneck_lab.trace.timeline import Timeline, narrowed
 
 # What the first process has decoded before a fresh interpreter has started.
 HEAD_START_BYTES = 32 << 20
@@ -59,6 +59,7 @@ def load_in_parallel(path: Path) -> Timeline:
     """Read a plain Kineto trace as `read_kineto` does, in two processes. For files of
     `load.WORTHWHILE_BYTES` or more.
     """
+    keep_small()
     columns = Columns()
     with path.open("rb") as file, SecondReader() as second:
         guess = _start(second, file, path)
@@ -127,6 +128,7 @@ def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
     Rows are handed over as they come, so that little memory is needed.
     """
     columns = Columns()
+    tables = columns.tables.items()
     numbered = (0, 0)
     with Path(path).open("rb") as file:
         file.seek(int(start))
@@ -134,22 +136,29 @@ def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
         for number, events in enumerate(stream, 1):
             columns.add(events)
             if number % WRITTEN_TOGETHER == 0:
-                numbered = _hand_over(shared, columns, numbered, int(start) + stream.used_bytes)
+                rows = [(name, block) for name, table in tables for block, _ in table.full()]
+                offset = int(start) + stream.used_bytes
+                numbered = _hand_over(shared, columns, rows, numbered, offset)
     if stream.skipped:
         # What was left out is told by one process only: the first one reads on alone.
         raise CaptureError(f"{path} holds events that are not JSON.", "")
-    _hand_over(shared, columns, numbered, int(start) + stream.used_bytes)
+    rows = [(name, block) for name, table in tables for block, _ in table.blocks()]
+    _hand_over(shared, columns, rows, numbered, int(start) + stream.used_bytes)
     shared.flush()
 
 
 def _hand_over(
-    shared: IO[bytes], columns: Columns, numbered: tuple[int, int], offset: int
+    shared: IO[bytes],
+    columns: Columns,
+    rows: list[tuple[str, NDArray[Any]]],
+    numbered: tuple[int, int],
+    offset: int,
 ) -> tuple[int, int]:
-    """Hand over all rows and gives them up. `numbered`: how many names and threads were handed over
-    already; returns how many now are.
+    """Hand over some rows. `numbered`: how many names and threads were handed over already; returns
+    how many now are.
     """
     piece = _Piece(
-        rows=[(name, rows) for name, table in columns.tables.items() for rows in table.pieces()],
+        rows=rows,
         names=columns.names.order[numbered[0] :],
         threads=columns.threads.order[numbered[1] :],
         thread_names=columns.thread_names,
@@ -171,13 +180,11 @@ def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
         names += [columns.names[name] for name in piece.names]
         threads += [columns.threads[thread] for thread in piece.threads]
         numbers = {
-            "name": np.array(names, dtype=np.int32),
-            "thread": np.array(threads, dtype=np.int32),
+            "name": narrowed(np.array(names, dtype=np.int32)),
+            "thread": narrowed(np.array(threads, dtype=np.int32)),
         }
         for table, rows in piece.rows:
-            for column in numbers.keys() & set(rows.dtype.names or ()):
-                rows[column] = numbers[column][rows[column]]
-            columns.tables[table].append(rows)
+            columns.tables[table].append((rows, numbers))
     for thread, name in piece.thread_names.items():
         columns.thread_names.setdefault(thread, name)
     columns.malformed += piece.malformed

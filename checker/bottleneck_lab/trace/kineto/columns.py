@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.kineto.events import mend
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
-from bottleneck_lab.trace.timeline import JOINING, fits_four_bytes
+from bottleneck_lab.trace.timeline import NUMBERS, narrowed
 
 # No profiled activity takes a day: such a duration is an overflow.
 LONGEST_NS = 86_400_000_000_000
@@ -60,8 +59,12 @@ WORK = np.dtype(
 
 # A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over
 # the memory.
-BLOCK_ROWS = 1 << 15
-GIVEN_BACK_BYTES = 16 << 20
+BLOCK_ROWS = 1 << 16
+
+Numbering = dict[str, NDArray[Any]]
+"""For some columns, the new number of each old one."""
+Block = tuple[NDArray[Any], Numbering]
+"""Packed rows, and what their numbers are here if another process gave them."""
 
 TIMES = ("start", "duration")
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
@@ -87,7 +90,7 @@ class Numbers(dict[Any, int]):
         self[key] = number
         return number
 
-    def sort(self) -> NDArray[np.int32]:
+    def sort(self) -> NDArray[Any]:
         """Put `order` in order; returns the new number by the old one. Nothing can be numbered
         after this.
         """
@@ -96,7 +99,7 @@ class Numbers(dict[Any, int]):
         new[old] = np.arange(len(old), dtype=np.int32)
         self.order = [self.order[i] for i in old]
         self.clear()
-        return new
+        return narrowed(new)
 
 
 class _Parsed(dict[Any, int]):
@@ -150,71 +153,77 @@ class RowBlocks:
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
-        self._times = [name for name in dtype.names or () if name in TIMES]
-        self._unconverted = np.dtype(
+        self._filled_in = np.dtype(
             [(name, "f8" if name in TIMES else dtype[name]) for name in dtype.names or ()]
         )
-        self._full: list[NDArray[Any]] = []
-        self._block = np.empty(0, dtype=self._unconverted)
+        self._full: list[Block] = []
+        self._rows = np.empty(0, dtype=self._filled_in)
         self._used = 0
 
     def room(self, length: int) -> NDArray[Any]:
         """Return this many further rows, which the caller fills in, times as microseconds."""
-        if self._used + length > len(self._block):
+        if self._used + length > len(self._rows):
             self._close()
-            self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._unconverted)
+            if length > len(self._rows):
+                self._rows = np.empty(max(length, BLOCK_ROWS), dtype=self._filled_in)
         self._used += length
-        return self._block[self._used - length : self._used]
+        return self._rows[self._used - length : self._used]
 
     def _close(self) -> None:
-        """Convert the times of the block in work where they lie; no more rows come into it."""
-        rows = self._block[: self._used]
-        converted = rows.view(self._dtype)
-        for name in self._times:
-            converted[name] = _to_ns(rows[name])
-        self._full.append(converted)
-        self._block, self._used = self._block[:0], 0
+        """Pack the rows that were filled in: others take their place."""
+        rows, self._used = self._rows[: self._used], 0
+        if len(rows):
+            columns = {name: rows[name] for name in self._dtype.names or ()}
+            times = {name: _to_ns(rows[name]) for name in TIMES if name in columns}
+            self._full.append((_packed({**columns, **times}), {}))
 
     def add(self, rows: NDArray[Any]) -> None:
         self.room(len(rows))[:] = rows
 
-    def append(self, block: NDArray[Any]) -> None:
-        """Take a block of further rows as it is, without copying it. Its times are nanoseconds."""
+    def append(self, block: Block) -> None:
+        """Take a block of further rows, times in nanoseconds."""
         self._close()
         self._full.append(block)
 
-    def pieces(self) -> list[NDArray[Any]]:
-        """Give up all rows, in order; they may be changed. Their times are nanoseconds."""
-        self._close()
-        pieces, self._full = self._full, []
-        return pieces
+    def full(self) -> list[Block]:
+        """Give up the blocks that no more rows come into, in order."""
+        blocks, self._full = self._full, []
+        return blocks
 
-    def taken(self, numbers: dict[str, NDArray[np.int32]]) -> dict[str, NDArray[Any]]:
-        """Return the columns of all rows; for some, `numbers` maps each old number to its new one.
-        The blocks are given up as they are copied, and their memory goes back to the system: no
-        more than GIVEN_BACK_BYTES are held twice.
+    def blocks(self) -> list[Block]:
+        """Give up all rows, in order."""
+        self._close()
+        return self.full()
+
+    def taken(self, numbers: Numbering) -> dict[str, NDArray[Any]]:
+        """Return the columns of all rows, which are given up; for some, `numbers` maps each old
+        number to its new one.
         """
-        pieces = self.pieces()[::-1]
-        dtype = self._dtype
-        count = sum(map(len, pieces))
-        # One after the other in memory: fresh pages take none before they are written.
-        columns = {name: np.empty(count, dtype[name]) for name in dtype.names or ()}
-        for name in JOINING:
-            if name in columns and fits_four_bytes([piece[name] for piece in pieces]):
-                columns[name] = np.empty(count, np.int32)
-        filled, held = 0, 0
-        while pieces:
-            piece = pieces.pop()
-            for name, column in columns.items():
-                values = numbers[name][piece[name]] if name in numbers else piece[name]
-                column[filled : filled + len(piece)] = values
-            filled += len(piece)
-            held += piece.nbytes
-            if held >= GIVEN_BACK_BYTES:
-                del piece, values
-                give_back()
-                held = 0
+        blocks, columns = self.blocks(), {}
+        for name in self._dtype.names or ():
+            parts = [rows[name] for rows, _ in blocks]
+            if name in numbers:
+                new = [numbers[name][own.get(name, slice(None))] for _, own in blocks]
+                parts = [now[part] for now, part in zip(new, parts, strict=True)]
+            # What only tells things apart stays as narrow as it is.
+            dtype = None if name in NUMBERS and parts else self._dtype[name]
+            columns[name] = np.concatenate(parts or [np.empty(0, dtype)], dtype=dtype)
         return columns
+
+
+def _packed(columns: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """Return columns as the rows of a block, whole numbers in as few bytes as all of a column's
+    fit: a third less than in a table, since what a block holds lies close together.
+    """
+    narrow = {
+        name: narrowed(values) if np.issubdtype(values.dtype, np.integer) else values
+        for name, values in columns.items()
+    }
+    length = len(next(iter(narrow.values())))
+    rows = np.empty(length, dtype=[(name, values.dtype) for name, values in narrow.items()])
+    for name, values in narrow.items():
+        rows[name] = values
+    return rows
 
 
 class Columns:
@@ -231,7 +240,7 @@ class Columns:
         self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
         self.malformed = 0
         self.overhead_ns = 0
-        self._settled: dict[str, NDArray[np.int32]] = {}
+        self._settled: Numbering = {}
         self._parsed = _Parsed()
         # Models repeat the same shapes: each is worked out once.
         self._works: dict[tuple[str, bytes, bytes, bytes], Work | None] = {}
