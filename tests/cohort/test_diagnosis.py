@@ -127,7 +127,10 @@ def test_a_diagnosis_is_held_against_the_capture_that_came_with_it(tmp_path, dat
         ("evidence", True),
         ("where", True),
     ]
-    assert (prediction.predicted, diagnosis.notes) == (1.1, [AS_REPORTED, FROM_CAPTURE])
+    assert (prediction.predicted, diagnosis.notes) == (
+        1.1,
+        [AS_REPORTED, FROM_CAPTURE.format(capture=" 0001-torch")],
+    )
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
     assert (standing.named, standing.hints, standing.corrections, standing.copied) == (
         True,

@@ -79,7 +79,8 @@ def test_each_machine_has_a_queue_of_its_own():
 def test_what_is_under_way_counts_for_what_is_left_of_it():
     status = msgspec.structs.replace(runner("cpu0"), slots=[Slot("cpu0", "busy")])
     assert waits(TIMED, runners=[status], running={"busy": ("timed", "cpu", -45.0)}) == [15]
-    assert waits(TIMED, runners=[status], running={"busy": ("timed", "cpu", -100.0)}) == [0]
+    overdue = {"busy": ("timed", "cpu", -100.0)}
+    assert waits(TIMED, runners=[status], running=overdue) == [20], "it is not over now"
 
 
 def test_what_needs_a_missing_data_set_waits_for_it_or_goes_elsewhere(sqlite_room, monkeypatch):
@@ -110,6 +111,19 @@ def test_what_needs_a_missing_data_set_waits_for_it_or_goes_elsewhere(sqlite_roo
         assert load_room(connection, judge, room.clock()).runners[0].missing == []
         assert "No runner has the data set photos, so submissions to slow wait" in sentence
         assert leases.peek(connection, "another", devices).lab == "slow"
+
+
+def test_what_is_being_measured_is_ahead_of_whoever_waits_for_it(sqlite_room):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        report_status(connection, runner("cpu0", seen=room.clock() + 10))
+    token = room.join()[1]
+    assert (room.submit(token).ahead, room.submit(token).ahead) == (0, 1)
+    with room.cohort.database.writing() as connection:
+        leases.claim(connection, "r", {"cpu"}, lambda _one: "cpu0", room.clock())
+    accepted = room.submit(room.join("Bob")[1])
+    assert accepted.ahead == 1, "the one being measured; Ada's second comes later"
+    assert accepted.wait_s > 0, "the slot is busy"
 
 
 def test_an_estimate_says_that_measuring_is_paused(sqlite_room):

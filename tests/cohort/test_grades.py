@@ -28,7 +28,6 @@ from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.changes import merge
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.grade import apportion
 from bottleneck_lab.cohort.view.room import STUCK_FAILED, STUCK_MIN, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.cohort.workshop import choose_labs
@@ -317,11 +316,29 @@ def test_exports_and_grades_say_what_is_not_measured_yet(sqlite_room, tmp_path):
         assert sentence in instructor.get("/grades").text
 
 
-@pytest.mark.parametrize(("parts", "points"), [(7, 60.0), (3, 100.0), (6, 25.72), (1, 0.0)])
-def test_shown_parts_add_up_to_the_points(parts, points):
-    amounts = apportion([points / parts] * parts, points)
-    assert sum(round(100 * each) for each in amounts) == round(100 * points)
-    assert max(amounts) - min(amounts) < 0.011
+def test_a_criterion_has_the_same_points_whatever_else_is_earned(sqlite_room):
+    """Each of seven criteria has 14.29 points, whoever earns what; the rest has its own line."""
+    room, lab = sqlite_room, find_lab("slow")
+    judged = verdict_of(lab, lab.path, "cpu", Outcome.FAIL, value=3.1)
+    expected = {6: ("92.86", "−0.02"), 2: ("35.71", "−0.01"), 0: ("7.14", "")}
+    learners = {}
+    for right in expected:
+        learners[right], token = room.join(f"Ada {right}")
+        room.submit(token)
+        answers = [CriterionResult(f"q{n}", "diagnosis", n < right, "") for n in range(6)]
+        changes = {"outcome": Outcome.FAIL, "reason": judged.reason}
+        lease = claim(room)
+        finish(room, lease, signed(room, lease, criteria=[*judged.criteria, *answers], **changes))
+    with pages(room) as (instructor, _, _):
+        for right, (raw, rounding) in expected.items():
+            page = instructor.get(f"/people/{learners[right].handle}/grades/slow").text
+            assert f"What earned {raw} of 100.0 points" in page
+            shown = dict(re.findall(r'row">([\w-]+)</th><td[^>]+Points">([^<]+)</td>', page))
+            assert shown.pop("right-answers") == "does not count"
+            assert shown.pop("Rounding", "") == rounding
+            assert shown.pop("speedup") == "7.14 of 14.29"
+            figures = ["14.29 of 14.29"] * right + ["0.0 of 14.29"] * (6 - right)
+            assert list(shown.values()) == figures
 
 
 def test_points_lead_to_their_submission_and_back_also_of_somebody_merged(sqlite_room):

@@ -23,7 +23,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.blobs import Blobs
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem
-from bottleneck_lab.cohort.view.lab import load_distribution
+from bottleneck_lab.cohort.view.lab import _histogram, load_distribution
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import MachineError
@@ -231,3 +231,11 @@ def test_orphans_are_collected_once_they_are_old_and_nothing_else(tmp_path):
     assert (blobs.get(kept), blobs.get(young)) == (b"kept", b"young")
     assert not blobs.path(old).exists()
     blobs.close()
+
+
+@pytest.mark.parametrize("target", [2.0, 1.5, 0.0, None])
+def test_a_histogram_of_one_figure_is_one_narrow_bin_around_it(target):
+    edges, counts = _histogram([1.5, 1.5], target)
+    assert counts == [2]
+    assert edges[0] < 1.5 < edges[1]
+    assert edges[1] - edges[0] <= 0.1

@@ -10,6 +10,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.ui import note, say
+from bottleneck_lab.course.diagnosing import require_committable
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import (
     describe_choices,
@@ -81,9 +82,14 @@ def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
     """Say that a check commits the answers in diagnosis.toml, where nothing is committed yet; at a
     terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.
     """
-    is_first = hides_causes(workspace.lab, load_record(workspace))
+    record = load_record(workspace)
+    is_first = hides_causes(workspace.lab, record)
     if not is_first or form_problems(workspace.lab.spec.questions, load_answers(workspace.root)):
         return
+    try:
+        require_committable(workspace, record)
+    except UsageError:
+        return  # what follows refuses them, in its own order
     if json or not sys.stdin.isatty():
         note(
             "This commits the answers in diagnosis.toml: your first diagnosis, the one that counts."

@@ -14,7 +14,7 @@ from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.asking import ask_question, confirm
 from bottleneck_lab.commands.sibling import diagnose_sibling
-from bottleneck_lab.commands.ui import Answers, Json, Yes, here, print_json, say, say_next
+from bottleneck_lab.commands.ui import Answers, Json, Yes, here, note, print_json, say, say_next
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers, where_to_look
@@ -28,6 +28,7 @@ from bottleneck_lab.grading.answers import (
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import beyond_ceiling, needs_capture, stretch_rule
 from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.captures import whose_code
 from bottleneck_lab.workspace.commitments import (
     Record,
     hides_causes,
@@ -142,11 +143,26 @@ def _commit_if_whole(
     questions, answers = questions_of(workspace.lab, record), load_answers(workspace.root)
     if not questions or form_problems(questions, answers):
         return record, False
+    _warn_of_edited_code(workspace, questions)
     asks = at_terminal and hides_causes(workspace.lab, record)
     if asks and not typer.confirm("\nCommit this diagnosis?", default=True):
         return record, False
     now = commit_answers(workspace, record)
     return now, len(now.commitments) > len(record.commitments)
+
+
+def _warn_of_edited_code(workspace: Workspace, questions: list[QuestionSpec]) -> None:
+    """Say that answers are compared with a capture of edited code, where that is so: the questions
+    are about the shipped code.
+    """
+    folder = evidence_capture(workspace) if needs_capture(questions) else None
+    if folder is None or whose_code(workspace.lab, folder) != "of edited code":
+        return
+    note(
+        f"Your answers are compared with {folder.name}, which shows edited code, and the questions"
+        " are about the shipped code. `lab reset` brings that back and keeps yours; `lab profile`"
+        " then captures it, and answers are compared with that."
+    )
 
 
 def _reveal(workspace: Workspace, *, yes: bool) -> None:

@@ -243,9 +243,11 @@ def _report_accepted(accepted: Accepted, workspace: Workspace) -> None:
     wait = "no runner can measure it yet, which your instructor sees"
     if accepted.wait_s is not None:
         wait = f"about {accepted.wait_s:.0f} s until it is measured"
+        if accepted.wait_s < 1:
+            wait = "a machine is free for it"
         if accepted.paused:
             wait += ", once your instructor ends the pause"
-    say(f"{accepted.ahead} ahead of you; {wait}.")
+    say(f"{accepted.ahead or 'Nobody'} ahead of you; {wait}.")
     if accepted.left is not None:
         say(f"{counted(accepted.left, 'submission')} left for this lab.")
 
@@ -257,7 +259,7 @@ def follow(client: Client, submission: str, *, quiet: bool) -> Standing:
     """
     standing, reported = client.standing(submission), ""
     while standing.state in ("queued", "running"):
-        line = f"Waiting, {standing.ahead} ahead of you."
+        line = f"Waiting, {standing.ahead or 'nobody'} ahead of you."
         line += " Measuring is paused." if standing.paused else ""
         if standing.state == "running":
             line = "Being measured."

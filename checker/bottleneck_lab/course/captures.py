@@ -34,6 +34,7 @@ from bottleneck_lab.workspace.captures import (
     capture_of,
     code_captured,
     readable,
+    whose_code,
 )
 from bottleneck_lab.workspace.cases import PROGRAM, traces_of
 from bottleneck_lab.workspace.folder import Workspace, read_json, workspace_above
@@ -252,6 +253,15 @@ def committed_capture(workspace: Workspace, name: str) -> Path | None:
     """
     folder = workspace.captures / name
     return folder if name and folder.is_dir() else evidence_capture(workspace)
+
+
+def compared_with(workspace: Workspace, name: str) -> str:
+    """Name the capture in which a diagnosis is measured and whose code it shows, as in `001-torch,
+    of the shipped code`; empty without one. `name` as for `committed_capture`.
+    """
+    folder = committed_capture(workspace, name)
+    code = whose_code(workspace.lab, folder) if folder else ""
+    return ", ".join(part for part in (folder.name if folder else "", code) if part)
 
 
 class AnalysedCapture(NamedTuple):

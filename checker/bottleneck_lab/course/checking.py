@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bottleneck_lab.capture.devices import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab, QuestionSpec
 from bottleneck_lab.course.advice import fit_advice, note_first_fix
-from bottleneck_lab.course.captures import capture_figures
+from bottleneck_lab.course.captures import capture_figures, compared_with
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.course.progress import ShowProgress
 from bottleneck_lab.course.regrading import regrade
@@ -209,7 +209,30 @@ def _with_diagnosis(
         " and only your own capture can answer it."
     )
     notes = [note, *verdict.notes] if left_out else verdict.notes
+    if learner.commitments and needs_capture(answers.questions):
+        capture = compared_with(workspace, learner.commitments[-1].capture)
+        before = earlier[-1].verdict.notes if earlier else []
+        notes = with_comparison(notes, capture, before)
     return msgspec.structs.replace(verdict, diagnosis=standing, notes=notes)
+
+
+_COMPARED = "Answers were compared with the capture "
+
+
+def with_comparison(notes: list[str], capture: str, before: list[str]) -> list[str]:
+    """Return notes with the capture that answers were compared with: first of all where it is not
+    the one of the check `before`, or not of the shipped code, which the questions are about.
+    """
+    notes = [each for each in notes if not each.startswith(_COMPARED)]
+    if not capture:
+        return notes
+    note = f"{_COMPARED}{capture}."
+    previous = next((each for each in before if each.startswith(_COMPARED)), note)
+    if previous != note:
+        earlier = previous.removeprefix(_COMPARED).partition(". ")[0].removesuffix(".")
+        if earlier != capture:
+            return [f"{note} The check before compared them with {earlier}.", *notes]
+    return [*notes, note] if capture.endswith("of the shipped code") else [note, *notes]
 
 
 def quote_own_figures(workspace: Workspace, learner: Record, verdict: Verdict) -> list[str]:

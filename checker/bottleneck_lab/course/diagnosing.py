@@ -31,6 +31,27 @@ def misplaced_answers(
     return {id_: fault for id_, fault in faults.items() if fault}
 
 
+def require_committable(workspace: Workspace, record: Record) -> None:
+    """Raise UsageError for well-formed answers that cannot be committed, as `commit_answers` does,
+    before anybody is asked whether they should be.
+    """
+    questions = questions_of(workspace.lab, record)
+    if evidence_capture(workspace) is None and needs_capture(questions):
+        raise UsageError(
+            "Your answers are saved, but you have no capture to measure them against.",
+            "Make one with `lab profile`, then run `lab diagnose` again.",
+        )
+    # The first diagnosis counts, so a slip in marking a stretch is refused before it is committed.
+    # `lab diagnose` saves no such answer: this one was written into diagnosis.toml by hand.
+    if not record.commitments:
+        answers = load_answers(workspace.root)
+        for id_, fault in misplaced_answers(workspace, questions, answers).items():
+            raise UsageError(
+                f"{id_}: {fault} Nothing is committed yet.",
+                f"Mark another: `lab diagnose -a {id_}=START-END`.",
+            )
+
+
 def commit_answers(workspace: Workspace, record: Record) -> Record:
     """Commit the answers in diagnosis.toml, and return the record with them.
 
@@ -38,25 +59,13 @@ def commit_answers(workspace: Workspace, record: Record) -> Record:
     is no capture to check it against, or if the first diagnosis marks a stretch of time that shows
     nothing a check could grade.
     """
+    require_committable(workspace, record)
     questions = questions_of(workspace.lab, record)
     stored = load_answers(workspace.root)
     answers = {question.id: stored[question.id] for question in questions}
-    capture = evidence_capture(workspace)
-    if capture is None and needs_capture(questions):
-        raise UsageError(
-            "Your answers are saved, but you have no capture to measure them against.",
-            "Make one with `lab profile`, then run `lab diagnose` again.",
-        )
     if record.commitments and record.commitments[-1].answers == answers:
         return record
-    # The first diagnosis counts, so a slip in marking a stretch is refused before it is committed.
-    # `lab diagnose` saves no such answer: this one was written into diagnosis.toml by hand.
-    if not record.commitments:
-        for id_, fault in misplaced_answers(workspace, questions, answers).items():
-            raise UsageError(
-                f"{id_}: {fault} Nothing is committed yet.",
-                f"Mark another: `lab diagnose -a {id_}=START-END`.",
-            )
+    capture = evidence_capture(workspace)
     record = commit(workspace, answers, capture.name if capture else "")
     note_diagnosis(workspace.lab.slug, str(workspace.root))
     return record

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import explained, publish, remove
 from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, read_json
@@ -131,6 +132,14 @@ def code_captured(capture: Path) -> str:
     """Return the hash of the code that a lab's capture shows; "" outside labs."""
     file = capture / "capture.json"
     return str(read_json(file, dict[str, Any]).get("code", "")) if file.is_file() else ""
+
+
+def whose_code(lab: Lab, capture: Path) -> str:
+    """Say whether a lab's capture shows the shipped code or edited code; empty if it is unknown."""
+    code = code_captured(capture)
+    if not code:
+        return ""
+    return "of the shipped code" if code == lab.code_hash(lab.path) else "of edited code"
 
 
 def captures_called(name: str | None, folder: Path) -> list[Path]:

@@ -14,6 +14,9 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import asking
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
+from bottleneck_lab.course.captures import compared_with
+from bottleneck_lab.course.checking import with_comparison
+from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.workspace.attempts import record, submission
@@ -133,6 +136,56 @@ def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monk
     notes.clear()
     confirm_first_diagnosis(workspace, json=False)
     assert not notes, "it is committed already"
+
+
+def test_a_draft_that_cannot_be_committed_is_refused_without_a_word_before(workspace, monkeypatch):
+    shutil.rmtree(workspace.captures)
+    save_answers(workspace, {"cause": find_lab(workspace.lab.slug).spec.questions[0].choices[0]})
+    save_answers(workspace, {"evidence": 0.6, "where": "10-20 ms", "predicted_gain": 2.0})
+    notes: list[str] = []
+    monkeypatch.setattr(asking, "note", notes.append)
+    confirm_first_diagnosis(workspace, json=False)
+    assert not notes
+    with pytest.raises(UsageError, match="you have no capture"):
+        require_diagnosis(workspace, load_record(workspace))
+
+
+def edit(workspace: Workspace) -> None:
+    (file,) = workspace.lab.spec.editable[:1]
+    with (workspace.root / file).open("a") as text:
+        text.write("\n# edited\n")
+
+
+def test_answers_read_from_a_capture_of_edited_code_are_said_to_be(workspace):
+    assert "edited code" not in diagnose(*ANSWERS).output
+    shutil.rmtree(workspace.captures)
+    edit(workspace)
+    leave_capture(workspace)
+    output = " ".join(diagnose(*ANSWERS[:1], "evidence=0.5").output.split())
+    assert "compared with 0001-torch, which shows edited code" in output
+    assert "`lab reset` brings that back and keeps yours" in output
+
+
+def test_a_verdict_names_the_capture_that_answers_were_compared_with(workspace):
+    assert compared_with(workspace, "") == "0001-torch, of the shipped code"
+    shipped = with_comparison([], compared_with(workspace, ""), [])
+    assert shipped == ["Answers were compared with the capture 0001-torch, of the shipped code."]
+    assert with_comparison(shipped, "0001-torch, of the shipped code", shipped) == shipped
+    shutil.rmtree(workspace.captures)
+    edit(workspace)
+    leave_capture(workspace)
+    edited = with_comparison(["other"], compared_with(workspace, ""), [])
+    note = "Answers were compared with the capture 0001-torch, of edited code."
+    assert edited == [note, "other"], "first, since the questions are about the shipped code"
+    changed = "The check before compared them with 0001-torch, of edited code."
+    (now, _) = with_comparison(edited, "0002-torch, of the shipped code", edited)
+    assert now.endswith(f"0002-torch, of the shipped code. {changed}")
+    after = with_comparison([now], "0002-torch, of the shipped code", [now])
+    assert after == shipped_note(2)
+
+
+def shipped_note(number: int) -> list[str]:
+    return [f"Answers were compared with the capture 000{number}-torch, of the shipped code."]
 
 
 def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):

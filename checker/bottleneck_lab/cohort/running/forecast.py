@@ -42,6 +42,8 @@ def sort_of(lab: str, device: Device) -> Sort:
     return "quiet" if needs_quiet(lab, device) else "modelled"
 
 
+_OVERDUE = 0.2
+"""Share of what a check has taken already that an overdue one is expected to take on top."""
 _PREFIXES: dict[Sort, str] = {"gpu": "gpu", "quiet": "cpu", "modelled": "cpu", "cluster": "cluster"}
 _RIVALS: dict[Sort, tuple[Sort, ...]] = {
     "gpu": ("quiet", "modelled"),
@@ -80,21 +82,25 @@ class Forecast(NamedTuple):
     no runner can.
 
     `paused` while checks are not started at all: waits then count from the end of the pause.
+    `running` are being measured now.
     """
 
     waits_s: dict[str, float | None]
     paused: bool
+    running: int = 0
 
     def ahead_of(self, handle: str) -> int:
         """Return how many are measured before that submission; 0 if it does not wait.
 
-        What no runner can measure holds up nobody but its like.
+        What no runner can measure holds up nobody but its like. What is being measured is ahead of
+        whatever has to wait for a machine.
         """
         if handle not in self.waits_s:
             return 0
-        never, order = self.waits_s[handle] is None, list(self.waits_s)
+        wait_s, order = self.waits_s[handle], list(self.waits_s)
         before = order[: order.index(handle)]
-        return sum(never or self.waits_s[each] is not None for each in before)
+        waiting = sum(wait_s is None or self.waits_s[each] is not None for each in before)
+        return waiting + (self.running if wait_s else 0)
 
 
 def forecast(
@@ -116,8 +122,8 @@ def forecast(
         for slot in runner.slots:
             if slot.busy in running:
                 lab, device, began = running[slot.busy]
-                # A check that is overdue is taken to end now.
-                ends = max(now, began + typical[lab, device])
+                # One that is overdue goes on for a part of what it has taken: it does not end now.
+                ends = max(began + typical[lab, device], now + _OVERDUE * (now - began))
                 cluster = slot.name.startswith(_PREFIXES["cluster"])
                 machine.occupy(slot.name, "cluster" if cluster else sort_of(lab, device), ends)
         machines.append(machine)
@@ -176,4 +182,4 @@ def load_forecast(connection: Connection, now: float) -> Forecast:
     for row in connection.execute(recent):
         measured[row.lab, row.device].append(row.ended - row.taken)
     alive = [runner for runner in load_runners(connection) if runner.alive(now)]
-    return Forecast(forecast(waiting, alive, running, measured, now), paused)
+    return Forecast(forecast(waiting, alive, running, measured, now), paused, len(running))

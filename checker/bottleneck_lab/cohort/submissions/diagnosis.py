@@ -5,6 +5,7 @@ A runner grades it, and notes what it took on trust.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.verdict import Graded, Standing, Verdict
 from bottleneck_lab.measure.measured_key import solution_here
+from bottleneck_lab.workspace.captures import whose_code
 from bottleneck_lab.workspace.commitments import Help, Record, questions_of
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.standing import is_copied, standing_of
 
 FROM_CAPTURE = (
-    "The diagnosis was compared with the learner's own capture; no runner can vouch for it,"
-    " wherever it was made."
+    "The diagnosis was compared with the learner's own capture{capture}; no runner can vouch for"
+    " it, wherever it was made."
 )
 NO_CAPTURE = "The diagnosis was not compared with the learner's own capture: {why}"
 AS_REPORTED = (
@@ -75,8 +77,21 @@ class Diagnosis:
         except CaptureError as error:
             self.notes.append(NO_CAPTURE.format(why=error.message))
             return None
-        self.notes.append(FROM_CAPTURE)
+        self.notes.append(FROM_CAPTURE.format(capture=self._name(capture)))
         return seen
+
+    def _name(self, capture: Path) -> str:
+        """Return what the learner calls the capture and whose code it shows, as a sentence goes on
+        with it.
+        """
+        name = self._record.commitments[-1].capture if self._record.commitments else ""
+        try:
+            code = whose_code(self._lab, capture)
+        except LabError:  # its description cannot be read, which its traces do not need
+            code = ""
+        # Names come from the learner's machine, and notes go to terminals.
+        shown = f" {name}" if re.fullmatch(r"[\w.-]{1,80}", name) else ""
+        return f"{shown}, {code}" if code else shown
 
     def graded(self, device: Device) -> Graded:
         """Return the answers as they are graded on this machine.

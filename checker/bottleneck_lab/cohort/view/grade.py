@@ -43,9 +43,9 @@ class Explanation(msgspec.Struct, frozen=True):
     """A grade with all that it follows from.
 
     `works` are the submissions with what each is worth, oldest first. `lines` add up to the points
-    before lateness, to the hundredth; empty where these are not partial credit, or no sum. Of those
-    points, the part `late_share` (0–1) is lost, for `late_days` that had begun. `due_for_all` is
-    the due date without an extension.
+    before lateness, but for `rounding`; empty where these are not partial credit, or no sum. Of
+    those points, the part `late_share` (0–1) is lost, for `late_days` that had begun. `due_for_all`
+    is the due date without an extension.
     """
 
     grade: Grade
@@ -56,6 +56,13 @@ class Explanation(msgspec.Struct, frozen=True):
     late_days: int
     due_for_all: float | None
     altered: list[CheckedVerdict]
+
+    @property
+    def rounding(self) -> float:
+        """Return what the lines lack to the points that they earn, or have too much: each figure is
+        rounded by itself, so that one criterion has one figure everywhere.
+        """
+        return to_points(self.grade.raw_score - sum(line.earned for line in self.lines))
 
 
 def explain_grade(
@@ -101,29 +108,13 @@ def _lines(
     most = grade.max_score / whole
     # Where nothing was earned, what holds did not count: answers alone are no work yet.
     worth = most if grade.raw_score else 0.0
-    earned = apportion([worth * part.weight * part.share for part in summands], grade.raw_score)
     scales = basis.scales.get(counts.device, {})
     return [
         Line(
             part.criterion,
-            points,
-            # What earns all of its part shows one figure for both.
-            points if points and part.share == 1 else to_points(most * part.weight),
+            to_points(worth * part.weight * part.share),
+            to_points(most * part.weight),
             scales.get(part.criterion.id),
         )
-        for part, points in zip(summands, earned, strict=True)
+        for part in summands
     ]
-
-
-def apportion(amounts: list[float], total: float) -> list[float]:
-    """Return amounts to the hundredth that add up to `total`, their sum to the hundredth.
-
-    The largest remainders are rounded up (Hamilton's method).
-    """
-    exact = [amount * 100 for amount in amounts]
-    hundredths = [math.floor(one + 1e-6) for one in exact]  # 17.0 may be 16.999999999999996
-    missing = round(total * 100) - sum(hundredths)
-    by_remainder = sorted(range(len(exact)), key=lambda at: hundredths[at] - exact[at])
-    for at in by_remainder[:missing]:
-        hundredths[at] += 1
-    return [one / 100 for one in hundredths]

@@ -41,12 +41,15 @@ def load_distribution(connection: Connection, judge: VerdictReader, lab: str) ->
             continue
         if one.person not in best or _rank(one) > _rank(best[one.person]):
             best[one.person] = one
-    edges, counts = _histogram([one.value for one in best.values() if one.value is not None])
     shown = next((one for one in judged if one.target is not None), None)
+    target = shown.target if shown else None
+    edges, counts = _histogram(
+        [one.value for one in best.values() if one.value is not None], target
+    )
     return Distribution(
         edges,
         counts,
-        shown.target if shown else None,
+        target,
         shown.unit if shown else "",
         dict(sorted(Counter(str(one.outcome) for one in judged).items())),
         dict(sorted(Counter(one.reason for one in judged if one.reason).items())),
@@ -59,12 +62,18 @@ def _rank(one: CheckedVerdict) -> tuple[bool, float]:
     return one.passed, value if one.direction == "at_least" else -value
 
 
-def _histogram(values: list[float]) -> tuple[list[float], list[int]]:
-    """Return the edges of `BINS` equal bins, one more than counts, and the counts."""
+def _histogram(values: list[float], target: float | None) -> tuple[list[float], list[int]]:
+    """Return the edges of `BINS` equal bins, one more than counts, and the counts.
+
+    Values that are all alike are one narrow bin: its width is a twentieth of the way to the target.
+    """
     if not values:
         return [], []
     low, high = min(values), max(values)
-    step = (high - low) / BINS or 1.0  # all alike: one bin has them
+    if low == high:
+        half = (abs(low - target) if target is not None else abs(low)) / (2 * BINS) or 0.5 / BINS
+        return [low - half, low + half], [len(values)]
+    step = (high - low) / BINS
     counts = [0] * BINS
     for value in values:
         counts[min(BINS - 1, int((value - low) / step))] += 1  # the largest lies on the last edge

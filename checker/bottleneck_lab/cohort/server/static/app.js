@@ -59,13 +59,18 @@ function histogram(chart) {
     plot.ctx.moveTo(at, plot.bbox.top);
     plot.ctx.lineTo(at, plot.bbox.top + plot.bbox.height);
     plot.ctx.stroke();
+    plot.ctx.fillStyle = colour("--fail");
+    plot.ctx.font = `${12 * devicePixelRatio}px system-ui`;
+    const rest = plot.bbox.left + plot.bbox.width - at, gap = 6 * devicePixelRatio;
+    plot.ctx.textAlign = rest > 80 * devicePixelRatio ? "left" : "right";
+    plot.ctx.fillText("target", plot.ctx.textAlign === "left" ? at + gap : at - gap, plot.bbox.top + 14 * devicePixelRatio);
     plot.ctx.restore();
   };
   const percent = unit === "share" && { values: (_, ticks) => ticks.map((tick) => `${+(100 * tick).toPrecision(4)}%`) };
   const options = {
     width: chart.clientWidth, height: 240, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: false, range: [low - room, high + room] }, y: { range: (_, __, most) => [0, Math.max(1, most)] } },
-    axes: [{ ...axis, ...percent, label: unit && !percent ? `measured (${unit})` : "measured", labelFont: "14px system-ui" }, { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100], size: 40 }],
+    axes: [{ ...axis, ...percent, label: unit && !percent ? `measured (${unit})` : "measured", labelFont: "14px system-ui" }, { ...axis, label: "learners", labelFont: "14px system-ui", labelSize: 22, incrs: [1, 2, 5, 10, 20, 50, 100], size: 40 }],
     series: [{}, { paths: uPlot.paths.bars({ size: [0.9, 60] }), fill: colour("--link"), points: { show: false } }],
     hooks: { draw: [line] },
   };
