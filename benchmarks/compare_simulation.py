@@ -37,6 +37,8 @@ SUMMARY: Any = SimpleNamespace(
     steps=[None],
     findings=[],
     memory=[],
+    syncs=[],
+    ranks=[0],
     emulated=False,
     quality=SimpleNamespace(reliable=True, reasons=[]),
 )

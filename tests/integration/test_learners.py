@@ -459,7 +459,7 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     assert "sibling.html" in learner.lab("report", "--sibling", "--html").output
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
     assert re.search(r"The cause is [a-z-]+\. (With that switched off|By what)", done.output)
-    assert "unseen case" in learner.lab("history").output
+    assert "lab diagnose --sibling, case 1" in learner.lab("history").output
     again = learner.lab("diagnose", "--sibling")
     assert (again.exit_code, "Case 2." in again.output) == (2, False), "no case is drawn unasked"
     unseen = learner.lab("diagnose", "--sibling", "--another", "-a", "cause=1", "-a", "gain=1.5")
@@ -527,4 +527,4 @@ def test_a_whole_session_with_the_real_program(tmp_path):
         r"The cause is [a-z-]+\. (With that switched off|By what)",
         run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"),
     )
-    assert "unseen case" in run("history")
+    assert "lab diagnose --sibling, case 1" in run("history")

@@ -15,7 +15,7 @@ from bottleneck_lab.grading.calibration import (
     PastPrediction,
     calibrate,
     describe_calibration,
-    describe_point,
+    describe_factor,
 )
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import (
@@ -27,6 +27,7 @@ from bottleneck_lab.report.words import (
 )
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
+from bottleneck_lab.workspace.cases import find_case, load_drawn
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints
@@ -108,7 +109,7 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
     say(f"{'lab':{width}}  predicted  measured", style="bold")
     for point in calibration.points:
         figures = f"{point.predicted:8.2f}x  {point.measured:7.2f}x"
-        say(f"{point.lab:{width}}  {figures}  {describe_point(point)}", hang=3)
+        say(f"{point.lab:{width}}  {figures}  {describe_factor(point.factor)}", hang=3)
     say(f"\n{describe_calibration(calibration)}")
     if html:
         say(f"The plot is in {html}")
@@ -161,6 +162,10 @@ _HELP = {
 """How a diagnosis was helped, by what gave the cause away."""
 
 
+_NAMED = {None: "not answered yet", True: "cause named", False: "cause not named"}
+"""How a case stands, by whether its cause was named."""
+
+
 _Line = tuple[str, str, int, str | None]
 """A line with its time: the text, its hanging indent, its style."""
 
@@ -174,11 +179,13 @@ def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> No
     if record.help.solution:
         events.append((record.help.solution, "looked at the solution"))
     events += _diagnoses(workspace, record)
-    for case in cases:
-        state = "not answered yet"
-        if case.named is not None:
-            state = "cause named" if case.named else "cause not named"
-        events.append((case.at, f"unseen case: {state}"))
+    for number, case in enumerate(cases, start=1):
+        events.append((case.at, f"lab diagnose --sibling, case {number}: {_NAMED[case.named]}"))
+    for drawn in load_drawn():
+        # Cases are no lab's: those that were drawn in this folder are listed.
+        if Path(drawn.folder).is_relative_to(workspace.root):
+            named = drawn.past.called == drawn.past.cause if drawn.past else None
+            events.append((drawn.at, f"lab case, {find_case(drawn.name).title}: {_NAMED[named]}"))
     lines: list[_Line] = [(at, f"     {_when(at)}  {event}", 18, None) for at, event in events]
     # After the rest: a check commits what stands in diagnosis.toml in the second that it begins in.
     lines += _checks(attempts)

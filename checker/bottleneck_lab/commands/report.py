@@ -145,6 +145,13 @@ Example = Annotated[
     bool,
     typer.Option("--example", help="Report on a capture that ships with lab: training on an H200."),
 ]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="In the terminal, also list ranges, copies, kernels and gaps once causes are shown.",
+    ),
+]
 
 
 def command(
@@ -160,6 +167,7 @@ def command(
     sibling: Sibling = False,
     recorded: Recorded = None,
     example: Example = False,
+    all_: All = False,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the
@@ -195,7 +203,7 @@ def command(
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
     else:
-        _show(subject, json=json)
+        _show(subject, whole=all_, json=json)
         if not json:
             _go_on(subject)
 
@@ -270,7 +278,7 @@ def _show_checks(subject: Subject, html: Path | None, *, json: bool) -> None:
         render_verdict(subject.advised(attempts)[-1], console())
 
 
-def _show(subject: Subject, *, json: bool) -> None:
+def _show(subject: Subject, *, whole: bool, json: bool) -> None:
     analysis, attempts = subject.analysed(), subject.attempts()
     warning = subject.mismatch(attempts)
     timeline, summary = analysis.timeline, subject.visible(analysis.summary)
@@ -293,7 +301,7 @@ def _show(subject: Subject, *, json: bool) -> None:
     if pairs:
         render_counters(pairs, timeline.notes, console(), blind=subject.blind)
     else:
-        render_summary(summary, console())
+        render_summary(summary, console(), whole=whole)
     if subject.workspace and not subject.blind:
         _show_answers(subject.workspace, AnalysedCapture(subject.folder, analysis))
     if warning:

@@ -11,7 +11,9 @@ import msgspec
 from bottleneck_lab.wording import counted
 
 RIGHT = 1.1
-"""A prediction within this factor of what is measured is called right."""
+"""A prediction within this factor of what is measured is called close, and counts as right."""
+EXACT = 1.02
+"""Within this factor it is right on the mark."""
 
 
 class PastPrediction(msgspec.Struct, frozen=True):
@@ -54,23 +56,23 @@ def calibrate(points: Sequence[PastPrediction]) -> Calibration | None:
     return Calibration(usable, math.exp(median(logs)), math.exp(median(map(abs, logs))))
 
 
-def describe_point(point: PastPrediction) -> str:
-    """Return words such as `1.4x too high`."""
-    off = max(point.factor, 1 / point.factor)
-    if off <= RIGHT:
-        return "right"
-    return f"{off:.2f}x too {'high' if point.factor > 1 else 'low'}"
+def describe_factor(factor: float) -> str:
+    """Return a ratio of predicted to measured in words, such as `too high by a factor of 1.40`."""
+    off = max(factor, 1 / factor) if factor > 0 else math.inf
+    if off < EXACT:
+        return "right on the mark"
+    text = f"too {'high' if factor > 1 else 'low'} by a factor of {off:.2f}"
+    return f"close, {text}" if off <= RIGHT else text
 
 
 def describe_calibration(calibration: Calibration) -> str:
     """Return the calibration in a sentence or two."""
     labs = counted(len(calibration.points), "lab")
-    right = sum(describe_point(point) == "right" for point in calibration.points)
-    off = max(calibration.bias, 1 / calibration.bias)
+    right = sum(max(each.factor, 1 / each.factor) <= RIGHT for each in calibration.points)
     lean = "neither too high nor too low"
-    if off > RIGHT:
-        lean = f"too {'high' if calibration.bias > 1 else 'low'} by a factor of {off:.2f}"
+    if max(calibration.bias, 1 / calibration.bias) > RIGHT:
+        lean = describe_factor(calibration.bias)
     return (
-        f"{right} of {labs} predicted within 10%. Typically you are off by a"
+        f"{right} of {labs} predicted within a factor of {RIGHT:.2f}. Typically you are off by a"
         f" factor of {calibration.typical:.2f}; on the whole your predictions are {lean}."
     )

@@ -297,8 +297,8 @@ def _grade_gain(
     if by_share and share:
         holds = holds or _off(predicted, ceiling(min(share, 1.0))) <= ROUNDED
     return holds, (
-        f"You predicted {predicted:.2f}x; {effect}.{beside} Up to {GAIN_WITHIN:g} times too high or"
-        " too low counts."
+        f"You predicted {predicted:.2f}x; {effect}.{beside} Too high or too low by up to a"
+        f" factor of {GAIN_WITHIN:g} counts."
     )
 
 
@@ -358,7 +358,7 @@ def habits(past: Sequence[PastCase]) -> list[str]:
         off = max(bias, 1 / bias)
         if off > GAIN_WITHIN:
             sentences.append(
-                f"Where you name the cause, you predict {off:.1f}x too"
-                f" {'much' if bias > 1 else 'little'}."
+                f"Where you name the cause, you predict gains too {'high' if bias > 1 else 'low'}"
+                f" by a factor of {off:.2f}."
             )
     return sentences

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
+from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO, ceiling
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.use import DeviceUse
@@ -415,9 +415,17 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
     whole_ns, of = sum(use.working_ns for use in summary.devices) / devices, ""
     if summary.steps:
         whole_ns, of = summary.step_mean_ns, " a step"
-    left_ns = whole_ns / finding.expected_gain_ratio
+    gain, share = finding.expected_gain_ratio, finding.share_of_wall
+    left_ns = whole_ns / gain
     left = words.format_duration(left_ns)
-    return f"{left}{of} would remain: {words.describe_ratio(whole_ns, left_ns)}."
+    text = f"{left}{of} would remain: {words.describe_ratio(whole_ns, left_ns)}."
+    by_share = ceiling(round(share, 3))
+    if f"{by_share:.2f}" == f"{gain:.2f}":
+        return text
+    law = f"1 / (1 − {share:.3f}) = {by_share:.2f}x"
+    if gain > by_share:
+        return f"{text} The share alone gives {law}, but more would pass at the same time."
+    return f"{text} The share alone gives {law}, but something else takes a part of that time."
 
 
 def describe_lines(summary: Summary, *, on_device: bool) -> str:

@@ -184,6 +184,16 @@ def describe_waits(comparison: Comparison) -> str:
     return f"{waits[0]:.3g} → {waits[1]:.3g} a {unit}"
 
 
+def title_group(comparison: Comparison, group: str) -> str:
+    """Return the title of a group of changes: of operators, also which time is meant."""
+    title = GROUPS[group]
+    if group != "operator":
+        return title
+    if any(change.group in ("kernel", "copy") for change in comparison.changes):
+        return f"{title}, by the device's time in what they launch"
+    return f"{title}, by the CPU's time in them alone"
+
+
 def format_interval(low: float | None, high: float | None) -> str:
     """Return `1.60–1.72x`; empty if a bound is not known."""
     if low is not None and high is not None:

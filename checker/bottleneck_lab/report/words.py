@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.catalog import criterion_label, recorded_lab
+from bottleneck_lab.grading.calibration import describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
@@ -401,11 +402,7 @@ def describe_prediction(verdict: Verdict) -> str:
     if measured is None:
         # Work that passed was measured; the factor that it needed is known from other checks only.
         return f"{prediction}." if passed else f"{prediction}; the gain was not measured."
-    off = predicted / measured - 1 if measured > 0 else math.inf
-    near = "right on the mark"
-    if abs(off) >= 0.02:
-        near = f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
-        near = f"close, {near}" if abs(off) < 0.1 else near
+    near = describe_factor(predicted / measured if measured > 0 else math.inf)
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
     if quantity == "memory":

@@ -16,8 +16,10 @@ from bottleneck_lab.commands import history
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.verdict import Prediction
 from bottleneck_lab.workspace import commitments, hints
+from bottleneck_lab.workspace.cases import DrawnCase
 from bottleneck_lab.workspace.commitments import commit, note_solution_taken
 from bottleneck_lab.workspace.hints import take_hint
+from bottleneck_lab.workspace.siblings import DrawnSibling
 from bottleneck_lab.workspace.start import start_workspace
 
 
@@ -61,7 +63,7 @@ def run(*words):
 def test_the_last_measured_prediction_of_each_lab_that_passed_counts(course):
     told = run("--course")
     assert told.exit_code == 0, told.output
-    assert "2.50x     2.00x  1.25x too high" in told.output
+    assert "2.50x     2.00x  too high by a factor of 1.25" in told.output
     assert json.loads(run("--course", "--json").output)["points"][0]["measured"] == 2.0
 
 
@@ -86,6 +88,23 @@ def test_hints_are_listed_beside_the_diagnosis(tmp_path, monkeypatch):
     lines = run().output.splitlines()
     assert "diagnosis, before any hint: cause norms" in lines[-1] + lines[-2]
     assert any(line.endswith("hint 1") for line in lines)
+
+
+def test_a_sibling_and_a_case_are_named_by_their_commands(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
+    monkeypatch.chdir(workspace.root)
+    sibling = DrawnSibling("speech", 1, "2026-01-01T00:00:01Z", {}, True)
+    monkeypatch.setattr(history, "load_siblings", lambda _: [sibling])
+    drawn = [
+        DrawnCase("old-sermons", str(folder), "2026-01-01T00:00:02Z", 0.0)
+        for folder in (workspace.root / "cases" / "old-sermons", tmp_path / "elsewhere")
+    ]
+    monkeypatch.setattr(history, "load_drawn", lambda: drawn)
+    lines = run().output.splitlines()[-2:]
+    assert lines[0].endswith("  lab diagnose --sibling, case 1: cause named")
+    assert "  lab case, " in lines[1]
+    assert lines[1].endswith(": not answered yet")
 
 
 def test_everything_stands_in_the_order_of_time(tmp_path, monkeypatch):

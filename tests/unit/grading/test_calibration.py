@@ -10,7 +10,7 @@ from bottleneck_lab.grading.calibration import (
     PastPrediction,
     calibrate,
     describe_calibration,
-    describe_point,
+    describe_factor,
 )
 from bottleneck_lab.report.page.html import render_html
 
@@ -33,15 +33,15 @@ def test_bias_and_spread_are_medians_of_factors():
 
 
 def test_what_is_said_of_each_and_of_all():
-    assert [describe_point(point) for point in POINTS] == [
-        "right",
-        "2.00x too high",
-        "1.50x too high",
+    assert [describe_factor(point.factor) for point in POINTS] == [
+        "close, too low by a factor of 1.05",
+        "too high by a factor of 2.00",
+        "too high by a factor of 1.50",
     ]
     assert (
         describe_calibration(calibrate(POINTS))
-        == "1 of 3 labs predicted within 10%. Typically you are off by a factor of 1.50; on the"
-        " whole your predictions are too high by a factor of 1.50."
+        == "1 of 3 labs predicted within a factor of 1.10. Typically you are off by a factor of"
+        " 1.50; on the whole your predictions are too high by a factor of 1.50."
     )
 
 

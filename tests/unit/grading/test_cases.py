@@ -158,7 +158,7 @@ def test_a_cause_named_too_often_is_a_habit():
 
 def test_gains_predicted_too_high_are_a_habit():
     assert habits([past("healthy", "healthy", 1.5)] * 3) == [
-        "Where you name the cause, you predict 1.5x too much."
+        "Where you name the cause, you predict gains too high by a factor of 1.50."
     ]
 
 
@@ -170,6 +170,6 @@ def test_a_grade_says_how_its_figure_is_made_up_and_what_would_have_counted():
     sentences = {each.id: each.sentence for each in grade_case(case, answers, figures)}
     assert "shows 53.2% (idle: Python 40.0% + idle: files 13.2%)" in sentences["evidence"]
     assert sentences["evidence"].endswith("Within 4.0 points counts.")
-    assert "Up to 1.2 times too high or too low counts." in sentences["gain"]
+    assert "Too high or too low by up to a factor of 1.2 counts." in sentences["gain"]
     alone = grade_case(case, {**answers, "cause": "launch-bound"}, figures)[1].sentence
     assert "the capture shows 1.1%. Within" in alone

@@ -49,6 +49,20 @@ def test_briefs_and_write_ups_name_nothing_that_a_learner_lacks(lab):
     assert not NOT_INSTALLED.search(" ".join(spoken))
 
 
+FIGURES = re.compile(r"<!-- figures: begin -->(.*?)<!-- figures: end -->", re.DOTALL)
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_every_other_way_in_a_write_up_s_table_has_a_sentence(lab):
+    text = (lab.solution / "README.md").read_text("utf-8")
+    for table in FIGURES.findall(text):
+        names = re.findall(r"^\| ([^|]+?) \|", table, re.MULTILINE)[2:]
+        for name in names:
+            if name not in ("as shipped", "shipped", "solution"):
+                called = name.replace(" ", "[ _]")
+                assert re.search(rf"^- .*?{called}.{{20}}", text, re.MULTILINE), name
+
+
 ASKED = [
     pytest.param(lab, question, id=f"{lab.slug}-{question.id}")
     for lab in LABS

@@ -20,6 +20,7 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.channel.messages import Failed
 from bottleneck_lab.measure.channel.session import Session
 from bottleneck_lab.measure.faults import NotModelled, VerifierFault
+from bottleneck_lab.measure.virtual_gpu.backend import Driver
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
 from bottleneck_lab.measure.virtual_gpu.clock import FREE_QUESTIONS, Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
@@ -844,3 +845,24 @@ def test_what_is_not_modelled_is_no_fault_of_a_program() -> None:
     fault = session.failed(Failed("train.py, line 3: …", NotModelled.reason), "during a call")
     assert isinstance(fault, VerifierFault)
     assert "train.py, line 3" in str(fault)
+
+
+def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(tmp_path):
+    """A worker thread's `.item()` waits on its own line; autograd's thread runs none."""
+    entry = tmp_path / "train.py"
+    entry.write_text("def read(ask):\n    ask()\n\ndef train(run):\n    run(read)\n    run(None)\n")
+    driver, lines = object.__new__(Driver), []
+    driver._folder, driver._entry = str(tmp_path), str(entry)
+
+    def ask():
+        lines.append(driver.line())
+
+    def run(own):
+        thread = threading.Thread(target=own or ask, args=(ask,) if own else ())
+        thread.start()
+        thread.join()
+
+    program: dict = {}
+    exec(compile(entry.read_text("utf-8"), str(entry), "exec"), program)
+    program["train"](run)
+    assert lines == ["train.py(2): read", "train.py(6): train"]

@@ -20,6 +20,7 @@ from bottleneck_lab.report.breakdown import (
     Part,
     costly_lines,
     describe_collectives,
+    describe_finding_gain,
     describe_lead,
     describe_removal,
     describe_steps,
@@ -121,6 +122,24 @@ def test_every_gain_follows_from_a_division_on_the_same_page(draw, bottleneck):
     assert len(divisions) > len(summary.findings)
     for whole, _, left, ratio in divisions:
         assert f"{float(whole.replace(',', '')) / float(left.replace(',', '')):.2f}" == ratio
+
+
+@pytest.mark.parametrize(
+    ("gain", "says"),
+    [
+        (1.03, "The share alone gives 1 / (1 − 0.052) = 1.05x, but something else takes a part"),
+        (1.20, "The share alone gives 1 / (1 − 0.052) = 1.05x, but more would pass at the same"),
+        (1.054, ""),
+    ],
+)
+def test_a_finding_s_gain_that_its_share_does_not_give_is_explained(gain, says):
+    summary = summarise(load(CAPTURES / "synthetic-pageable.json.gz"))
+    finding = msgspec.structs.replace(
+        summary.findings[0], share_of_wall=0.0523, expected_gain_ratio=gain
+    )
+    text = describe_finding_gain(summary, finding)
+    assert says in text
+    assert ("The share alone" in text) == bool(says)
 
 
 def test_a_ceiling_of_launches_is_the_sum_of_parts_and_pauses_without_their_overlap():

@@ -330,6 +330,36 @@ def test_a_comparison_counts_waits_as_a_check_does(draw):
     assert "No longer costly enough to be a finding" in text
 
 
+def test_a_name_too_long_for_a_line_stands_below_it_whole_and_times_are_told_apart(draw):
+    before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
+    comparison = compare(before, after)
+    name = "train.py(31): train: " + "total = total + " * 9 + "loss"
+    step = next(change for change in comparison.changes if change.group == "step")
+    changes = [
+        replace(step, group=group, what=what, outcome="better")
+        for group, what in (("step", step.what), ("line", name), ("operator", "aten::mm"))
+    ]
+    text = draw(render_comparison, replace(comparison, changes=changes))
+    assert "…" not in text
+    assert name in " ".join(text.split())
+    assert "Operators, by the CPU's time in them alone" in text
+    changes.append(replace(step, group="kernel", what="gemm"))
+    on_device = draw(render_comparison, replace(comparison, changes=changes))
+    assert "Operators, by the device's time in what they launch" in on_device
+
+
+def test_lists_that_a_diagnosed_report_leaves_out_are_named_and_can_be_had(draw):
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    short = draw(render_summary, summary)
+    whole = draw(lambda *given: render_summary(*given, whole=True), summary)
+    assert "kernels, the longest gaps. `lab report --all` lists them" in " ".join(short.split())
+    assert "Left out" not in whole
+    for title in ("Top kernels, by share", "The longest gaps (add"):
+        assert title not in short
+        assert whole.count(title) == 1
+    assert whole.count("Where the host waited") == short.count("Where the host waited")
+
+
 def test_comparison(draw, golden):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")
@@ -356,7 +386,7 @@ def test_hostile_text_does_not_drive_the_terminal(draw):
 
 def test_a_name_of_any_length_leaves_the_summary_readable(draw):
     text = draw(render_summary, summarise(made_up_capture.hostile()))
-    assert len(text.splitlines()) < 90
+    assert len(text.splitlines()) < 95
 
 
 def test_a_capture_without_any_event_is_drawn(draw):

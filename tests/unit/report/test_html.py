@@ -74,7 +74,7 @@ def test_the_page_says_what_matters():
         "Emulated device: its times are modelled",
         "between 90% and 92%, 12 samples",
         "idle: input",
-        "You predicted 2.20x and measured 2.28x: close, 4% too low.",
+        "You predicted 2.20x and measured 2.28x: close, too low by a factor of 1.04.",
         "the device waits for 50% of the time",
         "Copies",
         "Example CPU 9000, 2 cores",

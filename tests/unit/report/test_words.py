@@ -69,9 +69,9 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
     ("predicted", "measured", "end"),
     [
         (2.0, 2.01, "right on the mark."),
-        (1.8, 1.65, "close, 9% too high."),
-        (3.0, 1.5, "100% too high."),
-        (1.0, 2.0, "50% too low."),
+        (1.8, 1.65, "close, too high by a factor of 1.09."),
+        (3.0, 1.5, "too high by a factor of 2.00."),
+        (1.0, 2.0, "too low by a factor of 2.00."),
         (2.0, None, "You predicted 2.00x."),
     ],
 )
@@ -100,7 +100,7 @@ def test_predictions(predicted, measured, end):
             "slow",
             Prediction(2.0, 3.2, "reference"),
             "You predicted that the shipped code must become 2.00x as fast; a check of it measured"
-            " 3.20x: 38% too low.",
+            " 3.20x: too low by a factor of 1.60.",
         ),
         (
             "passed",
@@ -116,7 +116,7 @@ def test_a_prediction_is_worded_as_what_it_is_about(outcome, prediction, sentenc
 
 @pytest.mark.parametrize(
     ("outcome", "end"),
-    [("slow", "a factor of 1.00."), ("passed", "a factor of 1.00: 96% too high.")],
+    [("slow", "a factor of 1.00."), ("passed", "a factor of 1.00: too high by a factor of 1.96.")],
 )
 def test_a_gain_in_memory_names_both_peaks(outcome, end):
     verdict = msgspec.structs.replace(

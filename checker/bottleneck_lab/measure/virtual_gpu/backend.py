@@ -21,6 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -232,8 +233,8 @@ class Driver:
         return replace(results, value)
 
     def line(self) -> str:
-        """Return the program's own line that is running, `file(line): function`: of the launching
-        thread, also while autograd's runs.
+        """Return the program's own line that is running, `file(line): function`: of the calling
+        thread, or of the main one where that runs none, as autograd's does.
         """
         return self.lines()[0]
 
@@ -241,8 +242,14 @@ class Driver:
         """Return the program's own line that is running, as `line` does, and the entry file's,
         which is the same or has called it.
         """
+        nearest, calling = self._lines_from(sys._getframe())
+        if not nearest:
+            frames = sys._current_frames()
+            nearest, calling = self._lines_from(frames.get(threading.main_thread().ident or 0))
+        return nearest, calling
+
+    def _lines_from(self, frame: FrameType | None) -> tuple[str, str]:
         nearest = ""
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self._folder):

@@ -27,6 +27,7 @@ from bottleneck_lab.report.comparison_words import (
     kernel_labels,
     label_change,
     shown_changes,
+    title_group,
 )
 from bottleneck_lab.report.console.terminal import Sheet
 
@@ -56,7 +57,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     for before, after, what in memory:
         sheet.path(sheet.safe(f"{before:>11} → {after:<11} {what}"), indent=1)
     kernels = kernel_labels(comparison)
-    for group, title in GROUPS.items():
+    for group in GROUPS:
+        title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
         often = describe_waits(comparison) if group == "sync" else ""
         if changes or often:
@@ -78,7 +80,8 @@ def _print_changes(
 ) -> None:
     """Print the changes of one group, a line each, and what the `others` come to."""
     for change in changes:
-        # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
+        # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`; a name that is longer than the rest of
+        # the line, such as that of an edited line, stands below, whole.
         before, after = format_change_time(change.before), format_change_time(change.after)
         interval = format_between(change)
         between = f"({interval})" if interval else ""
@@ -86,7 +89,12 @@ def _print_changes(
         room = sheet.width - len(figures) - 13
         word = judge_change(change)
         outcome = (f" {word:12}", _STYLES[word])
-        sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room)))
+        label = " ".join(sheet.safe(label_change(change, kernels)).split())
+        if len(label) <= room:
+            sheet.write(Text.assemble(outcome, figures, label))
+        else:
+            sheet.write(Text.assemble(outcome, figures.rstrip()))
+            sheet.line(label, indent=13)
     if others:
         before, after = others
         sheet.path(sheet.safe(f"{before:>43} → {after:<8} others"))

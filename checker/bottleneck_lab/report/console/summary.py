@@ -49,8 +49,10 @@ _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 _REST = "everything else"
 
 
-def render_summary(summary: Summary, console: Console) -> None:
-    """Print the summary of a capture, top-down."""
+def render_summary(summary: Summary, console: Console, *, whole: bool = False) -> None:
+    """Print the summary of a capture, top-down. `whole`: with the lists that lead to a cause also
+    where the causes stand above them.
+    """
     sheet = Sheet(console)
     parts = wall_parts(summary.devices)
     _print_title(sheet, summary)
@@ -63,6 +65,8 @@ def render_summary(summary: Summary, console: Console) -> None:
     elif not summary.of_memory and (lead := leading_part(parts)):
         _print_biggest(sheet, summary, lead)
         _print_inside(sheet, summary, lead)
+    if whole and not summary.blind:
+        _print_evidence(sheet, summary)
     if not summary.of_memory:
         print_memory(sheet, summary)
     print_workers(sheet, summary)
@@ -76,6 +80,21 @@ def render_summary(summary: Summary, console: Console) -> None:
         sheet.line(words.MEASURES if summary.measures else words.BLIND, indent=1)
     else:
         print_findings(sheet, summary)
+    lists = {
+        "the ranges of a step": any(share > 0 for share in summary.range_shares.values()),
+        "copies": summary.copies,
+        "kernels": summary.kernels,
+        "the longest gaps": numbered_gaps(summary.devices),
+    }
+    left_out = [name for name, rows in lists.items() if rows]
+    if left_out and not whole and not summary.blind:
+        sheet.blank()
+        sheet.line(
+            f"Left out here: {', '.join(left_out)}. `lab report --all` lists them, and the"
+            " page of `lab report --html` has everything.",
+            indent=1,
+            style="dim",
+        )
 
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:
@@ -184,7 +203,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.line(sentence, indent=2)
     wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
-    _print_waits(sheet, summary)
+    if summary.blind or summary.of_memory:  # else they stand below the largest block
+        _print_waits(sheet, summary)
     contents = {
         "Copies, by share of the recording": [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")

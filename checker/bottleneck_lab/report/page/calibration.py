@@ -10,7 +10,7 @@ from bottleneck_lab.grading.calibration import (
     Calibration,
     PastPrediction,
     describe_calibration,
-    describe_point,
+    describe_factor,
 )
 from bottleneck_lab.report.page.markup import Markup, Section, table
 from bottleneck_lab.report.page.shapes import Point, chart, dot, line, text
@@ -25,7 +25,12 @@ def calibration_section(calibration: Calibration | None) -> Section | None:
     if calibration is None:
         return None
     rows = [
-        [point.lab, f"{point.predicted:.2f}x", f"{point.measured:.2f}x", describe_point(point)]
+        [
+            point.lab,
+            f"{point.predicted:.2f}x",
+            f"{point.measured:.2f}x",
+            describe_factor(point.factor),
+        ]
         for point in calibration.points
     ]
     return section(

@@ -20,6 +20,7 @@ from bottleneck_lab.report.comparison_words import (
     kernel_labels,
     label_change,
     shown_changes,
+    title_group,
 )
 from bottleneck_lab.report.page.markup import Section, table, tag
 from bottleneck_lab.report.page.verdict import section
@@ -45,7 +46,8 @@ def comparison_section(comparison: Comparison) -> Section:
     memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
     if memory:
         tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
-    for group, title in GROUPS.items():
+    for group in GROUPS:
+        title = title_group(comparison, group)
         changes, rows = shown_changes(comparison, group), []
         for change in changes:
             word = judge_change(change)

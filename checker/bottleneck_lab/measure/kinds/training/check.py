@@ -50,6 +50,7 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.process import printable
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.spec import H200
+from bottleneck_lab.wording import counted
 
 MEMORY_CRITERIA = ("peak-mib", "growth-kib-per-step", "kept-tensors")
 WAITING_LINES = KEEPING_LINES = 5
@@ -133,11 +134,17 @@ def _explain_waits(
         if spec.id == waits and values[waits] > (spec.target or 0):
             where = "`lab report --ask waits` names their lines."
             if yours is not None:
-                lines = ", ".join(
+                counts = Counter(yours.line_waits)
+                named = counts.most_common(WAITING_LINES)
+                each = [
                     f"{count / yours.steps:.3g} on {line.partition(':')[0] or 'no line of yours'}"
-                    for line, count in Counter(yours.line_waits).most_common(WAITING_LINES)
-                )
-                where = f"Most of them in a step: {lines}."
+                    for line, count in named
+                ]
+                more = len(counts) - len(named)
+                if more:
+                    rest = counts.total() - sum(count for _, count in named)
+                    each.append(f"{rest / yours.steps:.3g} on {counted(more, 'more line')}")
+                where = f"{'Most' if more else 'All'} of them, in a step: {', '.join(each)}."
             return [
                 f"Two reports are {interval} steps apart: {values[waits]:g} waits are"
                 f" {values[waits] / interval:.3g} a step, which is how `lab compare` counts them."
