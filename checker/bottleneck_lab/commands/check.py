@@ -154,12 +154,18 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
         return
     busy = busy_cores()
     if busy > allowed:
-        cores = counted(needed, "core")
         note(
             f"Other programs keep {busy:.1f} of {os.cpu_count()} cores busy, and this check needs"
-            f" {cores} to itself: it may not be able to decide. Ctrl-C stops it; `lab check"
-            " --when-quiet 10` waits for them first."
+            f" {_cores_words(needed)} to itself: it may not be able to decide. Close them, or let"
+            " `lab check --when-quiet 10` wait for them. Ctrl-C stops this check."
         )
+
+
+def _cores_words(needed: int) -> str:
+    """Return the cores that a check needs in words, never more than the machine has: a check that
+    has fewer takes turns on them with what it measures.
+    """
+    return counted(needed, "core") if needed < (os.cpu_count() or 1) else "all of them"
 
 
 def _waiting_for(cores: float) -> str:

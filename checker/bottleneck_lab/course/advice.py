@@ -13,7 +13,7 @@ from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.diagnosing import where_to_look
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.grading.conclusion import ADVICE, WRONG_ANSWERS
-from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.report.words import format_bytes
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
@@ -26,36 +26,51 @@ _CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
 _SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is"}
 """Subject of a report, by the advice to capture the code first."""
 
+MEMORY_UNITS = ("KiB", "MiB", "GiB")
+"""Units of criteria that limit memory."""
+
 MOST_LINES = 4
 """Lines that advice names: those that hold most."""
 
 
 def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
-    """Return a PASS with a note on the first earlier check of right work that was fast enough: the
-    prediction was about that fix, not about those that other criteria asked for afterwards.
+    """Return a PASS with a note on the first earlier check of right work that was good enough at
+    what the prediction is about: speed, or memory. What other criteria asked for afterwards was not
+    predicted.
     """
     if verdict.outcome is not Outcome.PASS or not verdict.prediction:
         return verdict
     for attempt in earlier:
         checked = attempt.verdict
-        limits = [each for each in checked.criteria if each.kind in ("correctness", "target")]
+        needed = [each for each in checked.criteria if _is_predicted(each, checked.prediction)]
+        right = [each for each in checked.criteria if each.kind == "correctness"]
         if (
             checked.reason != "the mechanism is still there"
             or checked.device != verdict.device
             or not checked.prediction
             or not checked.prediction.measured
             or checked.prediction.quantity == "reference"
-            or not all(each.holds for each in limits)
-            or all(each.kind != "target" for each in limits)
+            or not needed
+            or not all(each.holds for each in (*right, *needed))
         ):
             continue
+        what = "needed little enough memory"
+        if checked.prediction.quantity == "time":
+            what = "met the target"
         note = (
-            f"Check {attempt.number} was the first with right results that met the target: you had"
+            f"Check {attempt.number} was the first with right results that {what}: you had"
             f" predicted {checked.prediction.predicted:.2f}x, and it measured"
             f" {checked.prediction.measured:.2f}x. What came after it was for the other criteria."
         )
         return msgspec.structs.replace(verdict, notes=[note, *verdict.notes])
     return verdict
+
+
+def _is_predicted(criterion: CriterionResult, prediction: Prediction | None) -> bool:
+    """Return True if a criterion limits what the prediction is about."""
+    if prediction is not None and prediction.quantity == "memory":
+        return criterion.unit in MEMORY_UNITS
+    return criterion.kind == "target"
 
 
 def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdict:

@@ -48,14 +48,14 @@ def wait_until_quiet(
     """
     meter = LoadMeter(own_cpu_s)
     look = look or meter.cores
-    began, quiet = clock(), 0
+    began, quiet, cores = clock(), 0, 0.0
     while quiet < QUIET_LOOKS:
         if clock() - began > limit_s:
             raise MachineError(
-                f"The machine was still busy after {limit_s / 60:.0f} minutes; nothing was"
-                " measured.",
+                f"After {limit_s / 60:.0f} minutes other programs still keep {cores:.1f} cores"
+                f" busy, where {allowed:.2g} would do; nothing was measured.",
                 "Close other programs (`top` shows them), or wait longer: `lab check --when-quiet"
-                " 30`.",
+                " 30`. `lab check` alone measures now, and says if it could not decide.",
             )
         meter.restart()
         sleep(LOOK_S)

@@ -42,6 +42,12 @@ def test_what_may_be_refused_is_said_before_it_is_measured(notes):
     assert "`lab check --when-quiet 10`" in remark
 
 
+def test_no_check_asks_for_more_cores_than_the_machine_has(notes):
+    remark, _ = notes("past-the-plateau", "virtual")
+    assert "keep 1.3 of 2 cores busy, and this check needs all of them to itself" in remark
+    assert "Close them" in remark
+
+
 def test_it_waits_on_request(notes):
     assert notes("roofline", "cpu", when_quiet=2)[1] == [120]
 

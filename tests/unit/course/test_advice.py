@@ -144,3 +144,30 @@ def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(
     assert "predicted 1.40x, and it measured 1.41x" in note
     assert note_first_fix(earlier[:1], passed) == passed
     assert note_first_fix(earlier, verdicts[2]) == verdicts[2], "it has not passed yet"
+
+
+def test_where_memory_is_predicted_the_first_check_counts_that_needed_little_enough(start):
+    """As fast as ever is no fix of a lab whose target only keeps a fix from being slow."""
+    workspace = start("forecaster-out-of-memory")
+
+    def check(gain, *, peak, kept, outcome=Outcome.FAIL):
+        return replace(
+            slow(workspace),
+            outcome=outcome,
+            reason="the mechanism is still there",
+            criteria=[
+                CriterionResult("right-reports", "correctness", True, ""),
+                CriterionResult("step-speedup", "target", True, "", unit="x"),
+                CriterionResult("peak-mib", "mechanism", peak, "", unit="MiB"),
+                CriterionResult("kept-tensors", "mechanism", kept, "", unit="tensors"),
+            ],
+            prediction=Prediction(18.0, gain, "memory"),
+        )
+
+    verdicts = [check(1.0, peak=False, kept=False), check(17.2, peak=True, kept=False)]
+    earlier = [Attempt(n, each, workspace.root) for n, each in enumerate(verdicts, 1)]
+    passed = check(17.9, peak=True, kept=True, outcome=Outcome.PASS)
+    assert note_first_fix(earlier[:1], passed) == passed
+    (note,) = note_first_fix(earlier, passed).notes
+    assert note.startswith("Check 2 was the first with right results that needed little enough")
+    assert "predicted 18.00x, and it measured 17.20x" in note

@@ -303,6 +303,76 @@ def test_a_doubtful_baseline_measures_no_gain():
         assert loading.measured_speedup(context, observed) == gain
 
 
+IN_TURNS = InferenceServerSettings(in_turns=True)
+
+
+def turns_of(members=0, settings=IN_TURNS):
+    """The bench of a machine where 16 pictures take 162 ms to prepare and 81 ms to run."""
+    bench = bench_of(SimpleNamespace(settings=settings))
+    bench.sizing, bench.device_s = Sizing(0.162 / 16, 0.081, members=members), 0.081
+    bench.shortest_picture_s = 0.162 / 16
+    return bench
+
+
+def test_a_server_that_prepares_and_computes_in_turns_has_a_limit():
+    assert turns_of().limit() == pytest.approx(16 / (0.081 + 0.162 / 1.2))
+    assert turns_of().limit() > 16 / (0.081 + 0.162), "calibration may have been disturbed"
+    assert turns_of(members=9).limit() == pytest.approx(16 / (0.081 / 1.1 + 0.162 / 1.2))
+    assert turns_of().most_gain() == pytest.approx(3.0)
+    side_by_side = turns_of(settings=InferenceServerSettings())
+    assert side_by_side.limit() == pytest.approx(16 / 0.081), "preparing may cost no time at all"
+    assert side_by_side.most_gain() == np.inf
+
+
+def test_a_limit_caps_what_a_server_might_have_answered_and_never_what_it_did():
+    assert Plateau(27.0, 0.9).alone == pytest.approx(270.0)
+    capped = Plateau(27.0, 0.9, limit=74.0)
+    assert capped.alone == 74.0
+    assert capped.lost == pytest.approx(1 - 27 / 74)
+    assert Plateau(27.0, 0.5, limit=74.0).alone == 54.0
+    assert Plateau(80.0, 0.0, limit=74.0).alone == 80.0
+    assert Plateau(80.0, 0.5, limit=74.0).alone == 80.0, "a limit that was exceeded is wrong"
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit", "outcome"),
+    [
+        (155.0, 74.0, Outcome.PASS),
+        (155.0, np.inf, Outcome.INCONCLUSIVE),
+        (140.0, 74.0, Outcome.INCONCLUSIVE),
+        (20.0, 74.0, Outcome.FAIL),
+    ],
+)
+def test_the_doubt_about_the_shipped_server_ends_at_what_it_can_do(
+    checked, monkeypatch, rate, limit, outcome
+):
+    monkeypatch.setattr(Bench, "limit", lambda _: limit)
+    monkeypatch.setattr(Bench, "most_gain", lambda _: 3.0)
+    shipped = Server(27.0, busy=0.14)
+    shipped.waited = 0.9
+    got, _, results = checked(Server(rate), shipped, other_cores=0.5)
+    assert got is outcome
+    sentence = results["throughput"].sentence
+    if rate == 155.0 and outcome is Outcome.PASS:
+        assert "no fix can gain more than 3.0x here" in sentence
+        assert "slowed the shipped server to 27 requests/s; alone it might answer up to 74" in (
+            sentence
+        )
+    else:
+        assert "no fix can gain" not in sentence
+    capped = outcome is Outcome.INCONCLUSIVE and limit == 74.0
+    assert ("It cannot answer more" in sentence) == capped
+
+
+def test_a_gain_that_no_fix_can_reach_is_not_measured():
+    throughput = next(spec for spec in SPECS if spec.id == "throughput")
+    context = SimpleNamespace(required=lambda _: throughput)
+    observed = loading.Observed(rates=[155.0] * 16, most_gain=3.0)
+    for waited, gain in ((0.0, 155 / 27), (0.9, None)):
+        observed.shipped = (Plateau(27.0, waited, limit=74.0),) * 2
+        assert loading.measured_speedup(context, observed) == gain
+
+
 def test_a_baseline_that_lost_time_excuses_no_slow_server(checked):
     assert checked(Server(24.0, busy=0.4), disturbed(), other_cores=0.3)[0] is Outcome.FAIL
 

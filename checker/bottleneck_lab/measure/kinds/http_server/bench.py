@@ -4,6 +4,7 @@ every kind of server, `HttpBench` for a lab whose judge makes the requests.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ from bottleneck_lab.needs import require_packages
 
 CLOSED_PATIENCE_S = 10.0
 DECIDING_ANSWERS = 200
-MOST_LOST = 0.9
-"""Share of time that the shipped server is held to have lost, at most: some of it ran."""
+MOST_WAITED = 0.9
+"""Share of time that the shipped server is held to have waited, at most: some of it ran."""
 
 S = TypeVar("S", bound=WorkerSettings)
 
@@ -39,18 +40,27 @@ S = TypeVar("S", bound=WorkerSettings)
 class Plateau:
     """The requests/s of the shipped server when it always has work.
 
-    lost: the share (0–1) of that time which other programs, or a hypervisor, may have cost it.
-    other_cores: those that they kept busy.
+    waited: the share (0–1) of that time in which its threads waited for a core, or a hypervisor
+    took one. other_cores: those that other programs kept busy. limit: requests/s that it cannot
+    exceed on this machine, whatever else runs; infinite where that is not known.
     """
 
     rate: float
-    lost: float = 0.0
+    waited: float = 0.0
     other_cores: float = 0.0
+    limit: float = math.inf
 
     @property
     def alone(self) -> float:
         """The most requests/s that it might answer with nothing else running."""
-        return self.rate / (1 - self.lost)
+        # Waits add up over threads that also wait for each other: they can claim more than the
+        # machine can do. A limit below what was measured is wrong, and caps nothing.
+        return max(self.rate, min(self.rate / (1 - self.waited), self.limit))
+
+    @property
+    def lost(self) -> float:
+        """The share (0–1) of its time that others may have cost it."""
+        return 1 - self.rate / self.alone
 
 
 @dataclass
@@ -103,6 +113,18 @@ class Bench(ABC, Generic[S]):
         """Return the number of answers of a closed loop that a decision needs."""
         return DECIDING_ANSWERS
 
+    def limit(self) -> float:
+        """Return the requests/s that the shipped server cannot exceed on this machine, as an upper
+        bound; infinite where the kind does not know any.
+        """
+        return math.inf
+
+    def most_gain(self) -> float:
+        """Return how many times the shipped server's rate any fix can reach; infinite where the
+        kind does not know that.
+        """
+        return math.inf
+
     def start(self, role: Role, folder: Path) -> ServerSession:
         """Start a server and wait until it answers."""
         server = self.session(role, folder)
@@ -141,12 +163,12 @@ class Bench(ABC, Generic[S]):
                 f"The shipped server hardly answered any request in {seconds:.0f} s.",
                 "Close other programs and try again.",
             )
-        other_cores, lost = meter.cores(), 0.0
+        other_cores, waited = meter.cores(), 0.0
         # A server's own threads wait for each other's core, too: only beside others it is a loss.
         if other_cores > BUSY_CORES:
-            lost_s = waiting.seconds() + stolen_from_machine_s() - stolen_s
-            lost = min(MOST_LOST, lost_s / seconds)
-        return Plateau(median(rates), lost, other_cores)
+            waited_s = waiting.seconds() + stolen_from_machine_s() - stolen_s
+            waited = min(MOST_WAITED, waited_s / seconds)
+        return Plateau(median(rates), waited, other_cores, self.limit())
 
     def open(self, server: ServerSession, rate: float, seconds: float) -> tuple[Level, list[Ran]]:
         """Run an open loop. Returns it with the batches that a device ran meanwhile."""

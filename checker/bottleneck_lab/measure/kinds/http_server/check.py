@@ -7,6 +7,7 @@ they were due. What differs from one kind of server to another is in its `Bench`
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,7 +61,8 @@ class Observed:
     problems: by criterion. closed: the learner's closed loop. rates: requests/s of its blocks.
     windows_ms: the p99 of each window of the open loop. shipped: the shipped server, before and
     after. doubts: reasons, by criterion, why the generator and not the server may have
-    set a figure; that of "throughput" holds for all figures of the closed loop.
+    set a figure; that of "throughput" holds for all figures of the closed loop. most_gain: times
+    the shipped server's rate that any fix can reach.
     """
 
     problems: dict[str, str] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Observed:
     batches: list[Ran] = field(default_factory=list)
     other_cores: float = 0.0
     shipped: tuple[Plateau, Plateau] = (Plateau(1.0), Plateau(1.0))
+    most_gain: float = math.inf
 
     def note(
         self, bench: Bench[Any], level: Level, batches: list[Ran], *, all_of: Array | None = None
@@ -109,7 +112,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
     load the learner's at a fixed rate. Stops at the first problem, and once the learner's server is
     found far too slow.
     """
-    context, observed = bench.context, Observed()
+    context, observed = bench.context, Observed(most_gain=bench.most_gain())
     context.progress("loading the shipped server", 0.12)
     before = bench.plateau(shipped, bench.closed_s)
     observed.shipped = before, before
@@ -294,7 +297,10 @@ def grade_load(
                 f"{fair.sentence.rstrip('.')}; this is not held against you, because {doubt}."
             )
             fair = msgspec.structs.replace(fair, holds=None, sentence=sentence)
-        elif rate and fair.holds is None and (reason := doubtful_baseline(context, observed)):
+        elif rate and (
+            reason := (doubtful_baseline(context, observed) if fair.holds is None else None)
+            or impossible_gain(observed)
+        ):
             fair = msgspec.structs.replace(fair, sentence=f"{fair.sentence} {reason}")
         results.append(fair)
     return results
@@ -337,13 +343,41 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
                 f"Other programs kept {plateau.other_cores:.1f} cores busy while the shipped server"
                 f" answered {plateau.rate:.0f} requests/s, and may have cost it {plateau.lost:.0%}"
                 f" of its time: against {plateau.alone:.0f} the result would be different."
+                f"{_capped(plateau)}"
             )
     return None
 
 
+def _capped(plateau: Plateau) -> str:
+    """Return why the shipped server might not have been even faster, as a sentence after a space;
+    empty where nothing is known to limit it.
+    """
+    if plateau.alone < plateau.limit:
+        return ""
+    return " It cannot answer more, by the times of its pre-processing and of the device."
+
+
+def impossible_gain(observed: Observed) -> str | None:
+    """Return that other programs slowed the shipped server, as a sentence, where the gain over it
+    is more than any fix can reach; None where it is not.
+    """
+    before = observed.shipped[0]
+    if not observed.rates or not before.lost:
+        return None
+    if median(observed.rates) / before.rate <= observed.most_gain:
+        return None
+    return (
+        f"That is not the gain of your fix: no fix can gain more than {observed.most_gain:.1f}x"
+        f" here. Other programs slowed the shipped server to {before.rate:.0f} requests/s; alone it"
+        f" might answer up to {before.alone:.0f}, and the result would be the same."
+    )
+
+
 def measured_speedup(context: Context[Any], observed: Observed) -> float | None:
-    """Return the learner's rate over the shipped server's; None where that decides nothing."""
-    if not observed.rates or doubtful_baseline(context, observed):
+    """Return the learner's rate over the shipped server's; None where that decides nothing, or is
+    more than any fix can gain.
+    """
+    if not observed.rates or doubtful_baseline(context, observed) or impossible_gain(observed):
         return None
     return median(observed.rates) / observed.shipped[0].rate
 
@@ -365,6 +399,7 @@ def details(observed: Observed) -> dict[str, object]:
     return {
         "shipped_rates": [plateau.rate for plateau in observed.shipped],
         "shipped_lost": [plateau.lost for plateau in observed.shipped],
+        "shipped_alone": [plateau.alone for plateau in observed.shipped],
         "block_rates": observed.rates,
         "window_p99s_ms": observed.windows_ms,
         "generator_late_p99_ms": [1000 * seconds for seconds in late_s],

@@ -20,13 +20,15 @@ class InferenceServerSettings(
 
     device_share: the device's time for an image of such a batch, as a share of the CPU time that
     the shipped pre-processing takes for one. fixed_share: the part of an emulated device's time for
-    such a batch that does not depend on the number of images. most_members: networks in the
+    such a batch that does not depend on the number of images. in_turns: the shipped server prepares
+    a batch with one thread, then waits until the device has run it. most_members: networks in the
     ensemble on a GPU, at most.
     """
 
     batch: int = 16
     device_share: float = 0.5
     fixed_share: float = 0.2
+    in_turns: bool = False
     clients: int = 64
     most_members: int = 128
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import cast
 
 import numpy as np
@@ -34,6 +34,15 @@ from bottleneck_lab.needs import require_packages
 CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
 CLOSED_S = 7.0
 DECIDING_BATCHES = 12
+PREPARE_ERROR = 1.2
+"""The shortest calibration may overstate the shipped pre-processing by this factor, at most. CPU
+time leaves out what other programs take, but not that they slow caches and memory: beside two of
+them the shortest of twelve was 1.07 times as long as on a quiet machine (docs/statistics.md).
+"""
+DEVICE_ERROR = 1.1
+"""The time of a batch on a GPU may be overstated by this factor, since its clocks change; that of
+an emulated device is exact.
+"""
 BROKEN = 6
 """Bodies that are not JPEG files, in the loop with bad requests."""
 FIRST_BYTES = (2, 3, 20)
@@ -50,14 +59,16 @@ class InferenceBench(Bench[InferenceServerSettings]):
     learner's code asks for one; both servers then run on it.
 
     sizing: the model, once the speed of this machine is known. device_s: seconds that a full batch
-    then took on the device. servers: those that wait to be begun. apart: the largest difference
-    between the model's scores of a picture in one batch and in another.
+    then took on the device. shortest_picture_s: the shortest calibration of the shipped
+    pre-processing, in CPU seconds for a picture. servers: those that wait to be begun. apart: the
+    largest difference between the model's scores of a picture in one batch and in another.
     """
 
     strips: Strips
     triton: Path | None = None
     sizing: Sizing = UNSIZED
     device_s: float = 0.0
+    shortest_picture_s: float = 0.0
     servers: Mapping[Role, DeviceSession] = field(default_factory=dict)
     apart: float = 0.0
 
@@ -129,6 +140,33 @@ class InferenceBench(Bench[InferenceServerSettings]):
     def refuses(self, request: bytes, status: int) -> bool:
         return status == 400 or (status == 413 and len(request) > HUGE_BYTES)
 
+    def limit(self) -> float:
+        """Return the images/s that the shipped server cannot exceed: those of a full batch over the
+        least time that preparing it and running it take.
+
+        One after the other where the lab says that it works `in_turns`; else the device's time,
+        beside which anything may be prepared. Either is a bound from above, since both times are
+        taken as short as their errors allow, batches as full as they get, and everything else that
+        the server does (HTTP, waiting for requests, copies) as free.
+        """
+        settings = self.context.settings
+        if not self.device_s:
+            return math.inf
+        error = DEVICE_ERROR if self.sizing.members else 1.0
+        turn_s = self.device_s / error
+        if settings.in_turns:
+            turn_s += settings.batch * self.shortest_picture_s / PREPARE_ERROR
+        return settings.batch / turn_s
+
+    def most_gain(self) -> float:
+        """Return how many times as fast a server is that never lets the device pause as one that
+        prepares a batch and runs it in turns.
+        """
+        settings = self.context.settings
+        if not (settings.in_turns and self.device_s):
+            return math.inf
+        return 1 + settings.batch * self.sizing.picture_s / self.device_s
+
     def deciding(self) -> float:
         return DECIDING_BATCHES * self.context.settings.batch
 
@@ -141,15 +179,14 @@ def start_calibrator(context: Context[InferenceServerSettings]) -> CallSession:
     )
 
 
-def preprocess_s(calibrator: CallSession, bench: InferenceBench) -> float:
-    """Measure the CPU seconds that the shipped pre-processing needs for a picture."""
+def preprocess_s(calibrator: CallSession, bench: InferenceBench) -> list[float]:
+    """Measure several times the CPU seconds that the shipped pre-processing needs for a picture."""
     calibrator.wait_ready()
     times_s, server = [], CHOICES[bench.triton is not None]
-    # The median of several: one may fall on a moment in which something else ran.
     for _ in range(CALIBRATIONS):
         files = [
             bench.strips.file(picture)
             for picture in bench.strips.draw(CALIBRATION_PICTURES, bench.rng)
         ]
         times_s.append(float(calibrator.call([server, *files])[1][0]))
-    return median(times_s)
+    return times_s

@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -215,7 +216,7 @@ def _serve(
     with ModelDevice.open(context) as device, listen(address_of(context)) as listener:
         with start_calibrator(context) as calibrator:
             device.wait_until_open()
-            picture_s = preprocess_s(calibrator, bench)
+            picture_s = median(preprocess_s(calibrator, bench))
         size_models(context, picture_s, [device])
         fds = {
             "--socket": device.script_socket.fileno(),
