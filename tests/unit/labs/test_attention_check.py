@@ -86,7 +86,7 @@ def test_a_sanitizers_report_is_read():
 
 @pytest.fixture
 def sanitizer(tmp_path, monkeypatch):
-    """A stand-in that says what it is told for each check. It takes two seconds where the kernel has
+    """A stand-in that prints a report for each check. It takes two seconds where the kernel has
     the word SLOW in it. Its status is 1 where that has WRONG in it, or with `broken` always.
     """
 
