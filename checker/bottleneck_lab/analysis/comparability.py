@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.intervals import blocks
+from bottleneck_lab.trace.names import CALIBRATED
 from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline
 
 Kind = Literal["device", "settings", "program"]
@@ -46,6 +47,8 @@ class Difference(msgspec.Struct, frozen=True):
 class Conditions:
     """The devices of a capture (by name, with their number), its recording settings, its program's
     names with their summed time, ns, and how many ranks the program has (0: not stated).
+    `calibrated_ns`: what a full batch takes on a device that was set by the machine's speed; 0 on
+    any other.
     """
 
     devices: dict[str, int]
@@ -53,6 +56,7 @@ class Conditions:
     tool: str
     names: dict[str, int]
     world_size: int = 0
+    calibrated_ns: int = 0
 
 
 def find_conditions(timeline: Timeline) -> Conditions:
@@ -70,6 +74,7 @@ def find_conditions(timeline: Timeline) -> Conditions:
     recorded = {name for fact, name in _STATED.items() if timeline.facts.get(fact) in ("1", "True")}
     if len(timeline.python) and timeline.facts.get(FRAMES_OF) != SECOND_RUN:
         recorded.add(_STACK)
+    calibrated = timeline.facts.get(CALIBRATED, "0")
     device, operators = timeline.device, timeline.operators
     names = _times(device, device.kind == ActivityKind.KERNEL, timeline.strings)
     names += _times(operators, np.ones(len(operators), dtype=bool), timeline.strings)
@@ -79,6 +84,7 @@ def find_conditions(timeline: Timeline) -> Conditions:
         timeline.format,
         dict(names),
         timeline.world_size,
+        int(calibrated) if calibrated.isdecimal() else 0,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -39,14 +39,15 @@ from bottleneck_lab.analysis.steps.figures import (
     Key,
     Series,
     StepFigures,
+    find_served_figures,
     find_work_figures,
     with_device_times,
 )
-from bottleneck_lab.analysis.steps.serving import find_batch_figures
+from bottleneck_lab.analysis.steps.serving import find_batch_figures, find_stretches
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse_beside
 from bottleneck_lab.trace.names import MODELLED_HOST
-from bottleneck_lab.trace.timeline import Floats64, Timeline
+from bottleneck_lab.trace.timeline import Floats64, Ints, Timeline
 
 Unit = Literal["step", "image", "recording"]
 
@@ -144,7 +145,7 @@ class Comparison(msgspec.Struct, frozen=True):
     memory: list[MemoryChange] = []
     repeats: bool = False
     mean_speedup: float | None = None
-    """The ratio of the mean steps, with one capture of each: what a check measures, which times
+    """The ratio of the mean times, as `changes` have them: near what a check measures, which times
     whole runs.
     """
     waits_per_step: tuple[float, float] | None = None
@@ -155,6 +156,11 @@ class Comparison(msgspec.Struct, frozen=True):
     """How many ranks the largest of the captures holds, which per-step figures are the mean of."""
     of_memory: bool = False
     """Both are of a lab about memory, which comes first there."""
+    calibrated_ns: tuple[float, float] | None = None
+    """What a full batch takes, before and after, on a device that is set by the machine's speed
+    anew for each capture (of several, the mean): all times are scaled to that of the first capture.
+    None for other devices.
+    """
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -173,13 +179,17 @@ class Control(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """All that a comparison needs of one capture: the capture itself can be let go of. `code` is
-    the source of the user's own lines by their names, where it is at hand.
+    the source of the user's own lines by their names, where it is at hand. Of a server: `batches`,
+    a sample a batch, and `served`, the figures for an image, a sample a stretch with so many
+    `images`.
     """
 
     summary: Summary
     figures: StepFigures
     conditions: Conditions | None = None
     batches: Series = field(default_factory=dict)
+    served: StepFigures | None = None
+    images: Ints | None = None
     repeats: bool = False
     code: Mapping[str, str] = field(default_factory=dict)
 
@@ -199,11 +209,18 @@ def observe(
     else:
         analysis, figures = capture, find_work_figures(capture.timeline)
     timeline = analysis.timeline
+    window = find_window(timeline)
+    stretches = None if analysis.summary.steps else find_stretches(timeline, window)
+    served = None
+    if stretches:
+        served = find_served_figures(timeline, analysis.times, stretches)
     return Observation(
         analysis.summary,
         with_device_times(figures, timeline, analysis.times),
         find_conditions(timeline),
-        {} if analysis.summary.steps else find_batch_figures(timeline, find_window(timeline)),
+        find_batch_figures(timeline, window) if stretches else {},
+        served,
+        stretches.images if stretches else None,
         repeats=MODELLED_HOST in timeline.facts,
         code=code_of(analysis.summary),
     )
@@ -252,7 +269,10 @@ def _compare(before: Side, after: Side) -> Comparison:
         raise ValueError(
             f"{len(old)} captures before and {len(new)} after cannot be compared in pairs"
         )
+    old, new, calibrated_ns = _calibrated_alike(old, new)
     paired, unit = len(old) > 1, _unit(old, new)
+    if unit == "image":
+        old, new = ([_by_image(each) for each in side] for side in (old, new))
     changes = _find_changes(unit, old, new)
     repeats, few = not paired and old[0].repeats and new[0].repeats, _few(changes[0])
     if repeats:
@@ -283,10 +303,58 @@ def _compare(before: Side, after: Side) -> Comparison:
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
         memory=_memory(old, new),
         repeats=repeats,
-        mean_speedup=None if paired or unit != "step" else _mean_ratio(old[0], new[0]),
+        mean_speedup=whole.before / whole.after if whole.after else None,
         waits_per_step=None if unit != "step" else (_waits(old), _waits(new)),
         ranks=max(len(o.summary.ranks) for o in (*old, *new)),
+        calibrated_ns=calibrated_ns,
     )
+
+
+def _by_image(observation: Observation) -> Observation:
+    """Return a server's capture with the figures for an image as its figures."""
+    assert observation.served is not None, "the unit is an image only of servers"
+    return replace(observation, figures=observation.served)
+
+
+def _calibrated_alike(
+    old: list[Observation], new: list[Observation]
+) -> tuple[list[Observation], list[Observation], tuple[float, float] | None]:
+    """Return both sides with all times scaled to one calibration of the device, that of the first
+    capture, and the calibrations before that; None where the device has none.
+
+    The machine was faster or slower by that much when it was calibrated, and so was the host.
+    """
+    sides = [
+        [each.conditions.calibrated_ns if each.conditions else 0 for each in side]
+        for side in (old, new)
+    ]
+    every, first = [*sides[0], *sides[1]], sides[0][0]
+    if not all(every):
+        return old, new, None
+    scaled_old, scaled_new = (
+        [_scaled(each, first / ns) for each, ns in zip(side, calibrated_ns, strict=True)]
+        for side, calibrated_ns in ((old, sides[0]), (new, sides[1]))
+    )
+    return scaled_old, scaled_new, (float(np.mean(sides[0])), float(np.mean(sides[1])))
+
+
+def _scaled(observation: Observation, factor: float) -> Observation:
+    """Return a capture's figures with all times multiplied by a factor."""
+    serving = observation.summary.serving
+    if serving is not None:
+        serving = msgspec.structs.replace(serving, images_per_s=serving.images_per_s / factor)
+    return replace(
+        observation,
+        summary=msgspec.structs.replace(observation.summary, serving=serving),
+        figures=_scaled_figures(observation.figures, factor),
+        batches={key: values * factor for key, values in observation.batches.items()},
+        served=observation.served and _scaled_figures(observation.served, factor),
+    )
+
+
+def _scaled_figures(figures: StepFigures, factor: float) -> StepFigures:
+    series = {key: values * factor for key, values in figures.series.items()}
+    return replace(figures, series=series, mean_step_ns=figures.mean_step_ns * factor)
 
 
 def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> list[FigureChange]:
@@ -340,7 +408,8 @@ def _means(captures: Sequence[Series], observations: Sequence[Observation]) -> S
     """
     rows: list[dict[Key, float]] = []
     for series, observation in zip(captures, observations, strict=True):
-        row = {key: float(values.mean()) for key, values in series.items()}
+        weights = observation.images if observation.figures is observation.served else None
+        row = {key: float(np.average(v, weights=weights)) for key, v in series.items()}
         row["step", "time"] = observation.figures.mean_step_ns
         row |= {key: float(values.mean()) for key, values in observation.batches.items()}
         serving = observation.summary.serving if observation.batches else None
@@ -414,11 +483,6 @@ def _reasons(old: list[Observation], new: list[Observation]) -> list[str]:
 def _waits(side: list[Observation]) -> float:
     """Return how often the host waits for the device in a step; of several captures, the median."""
     return float(np.median([sum(row.calls_per_step for row in o.summary.syncs) for o in side]))
-
-
-def _mean_ratio(old: Observation, new: Observation) -> float | None:
-    before, after = (side.figures.mean_step_ns for side in (old, new))
-    return before / after if after else None
 
 
 def _by_means(change: FigureChange) -> FigureChange:

@@ -58,10 +58,6 @@ ROUNDING = 0.0005
 """Share of a step that the parts shown may lack without a row for the others: less is not seen in
 times of three digits.
 """
-MOST_APART = 1.1
-"""How many times as large the ratio of the times shown may be as that of pairs of steps: a reader
-who divides them must not get another.
-"""
 
 _OUTCOMES = {
     "better": "Faster",
@@ -91,12 +87,17 @@ def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
 
 
 def describe_speedup(comparison: Comparison) -> str:
-    """State what the ratio of the step times means, and that ratio with its interval."""
-    sentence = f"{_OUTCOMES[comparison.outcome]}: {comparison.speedup:.2f}x"
+    """State what the ratio of the step times means, and that ratio with its interval. The ratio of
+    the means, which the tables have, stands before it where it is another.
+    """
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
     if not interval:
         interval = "modelled" if comparison.repeats else "too few samples for an interval"
-    sentence += f" ({interval})"
+    ratio, mean = f"{comparison.speedup:.2f}x ({interval})", comparison.mean_speedup
+    if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
+        typical = "a typical pair of captures" if comparison.pairs > 1 else "a typical one"
+        ratio = f"{mean:.2f}x by the mean {comparison.unit}, {ratio} by {typical}"
+    sentence = f"{_OUTCOMES[comparison.outcome]}: {ratio}"
     if comparison.images_per_s is not None:
         before, after = comparison.images_per_s
         sentence += f", {before:,.0f} → {after:,.0f} images/s"
@@ -105,14 +106,28 @@ def describe_speedup(comparison: Comparison) -> str:
 
 def describe_differences(comparison: Comparison) -> list[str]:
     """State what differs beside the code, and what then cannot be told; empty if nothing does."""
+    scaling = _describe_scaling(comparison)
     if not comparison.differences:
-        return []
+        return scaling
     kinds = {difference.kind for difference in comparison.differences}
     verdict = "No part can be called the same, and a difference need not be the code's."
     if "settings" in kinds:
         verdict = "Nothing can be concluded: record both again in the same way."
     lines = [f"Before and after are not alike: {d.sentence}." for d in comparison.differences]
-    return [*lines, verdict]
+    return [*scaling, *lines, verdict]
+
+
+def _describe_scaling(comparison: Comparison) -> list[str]:
+    """State that the device was calibrated differently, and that times are scaled for it."""
+    if comparison.calibrated_ns is None:
+        return []
+    before, after = map(words.format_duration, comparison.calibrated_ns)
+    if before == after:
+        return []
+    return [
+        f"The machine's speed at the time, and no edit, set the device to {before} a batch before"
+        f" and {after} after. All times are scaled to the first capture's device."
+    ]
 
 
 def describe_samples(comparison: Comparison) -> list[str]:
@@ -131,17 +146,19 @@ def describe_samples(comparison: Comparison) -> list[str]:
             )
         elif comparison.unit == "image":
             basis = (
-                "Times of an image and of a batch are means; parts are of the whole recording,"
-                " since a server has no steps."
+                "Times are means for each image that was answered, but a batch's: ranges add up"
+                " those of all threads."
             )
         else:
             basis = "A side without marked steps has the times of its whole recording."
     lines = [basis]
     mean = comparison.mean_speedup
-    if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
+    if comparison.calibrated_ns is not None:
+        lines.append("A check calibrates the device anew, and may come to another ratio.")
+    elif mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         lines.append(
-            f"The mean step is {mean:.2f}x as fast: a check comes near that, since it times whole"
-            " runs, with every step that is unlike the others."
+            f"A check comes near the mean {comparison.unit}, since it times whole runs, with all"
+            " that is unlike the rest."
         )
     if comparison.repeats:
         lines.append("All of them are modelled, and the same in every run.")
@@ -227,29 +244,33 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 
 
 def format_ratio(change: FigureChange) -> str:
-    """Return the ratio; `gone` and `new` for what is on one side only, and a bound where one side
-    is next to nothing: its noise would be the ratio. A dash stands where the times shown have
-    another ratio by far, as of a part that is long in some steps only.
+    """Return the ratio of the two times shown; `gone` and `new` for what is on one side only, and a
+    bound where one side is next to nothing: its noise would be the ratio.
     """
-    if change.ratio > HIGHEST_SHOWN:
+    ratio = _shown_ratio(change)
+    if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x"
-    if 0 < change.ratio < 1 / HIGHEST_SHOWN:
+    if 0 < ratio < 1 / HIGHEST_SHOWN:
         return f"<{1 / HIGHEST_SHOWN:.2f}x"
-    if change.ratio and change.before and change.after:
-        apart = change.before / change.after / change.ratio
-        if not 1 / MOST_APART <= apart <= MOST_APART:
-            return "–"
-    if change.ratio:
-        return f"{change.ratio:.2f}x"
+    if ratio:
+        return f"{ratio:.2f}x"
     if change.before:
         return "gone"
     return "new" if judge_change(change) != "new" else ""
 
 
+def _shown_ratio(change: FigureChange) -> float:
+    return change.before / change.after if change.after else 0.0
+
+
 def judge_change(change: FigureChange) -> str:
     """Return whether a change is better or worse, in a word; of a line, operator, kernel or range
     that one side alone has, only that it is new: what it took the place of tells what it brought.
+    Where a typical step says the opposite of the mean ones, it cannot be told.
     """
+    contradicted = {"better": change.before < change.after, "worse": change.before > change.after}
+    if contradicted.get(change.outcome):
+        return "cannot tell"
     if change.outcome == "worse" and not change.before and change.group in _REPLACED:
         return "new"
     return change.outcome
@@ -259,10 +280,14 @@ _REPLACED = ("range", "line", "operator", "kernel")
 
 
 def format_between(change: FigureChange) -> str:
-    """Return the interval of a ratio that is shown as such; empty where it is not known."""
-    if format_ratio(change)[:1] in ("<", ">", "–"):
+    """Return the interval of a typical step's ratio; empty where it is not known, where a bound is
+    too far off to tell anything, or where the ratio shown, that of the means, lies outside.
+    """
+    low, high = change.low, change.high
+    if low is None or high is None or high > HIGHEST_SHOWN or low < 1 / HIGHEST_SHOWN:
         return ""
-    return format_interval(change.low, change.high)
+    inside = round(low, 2) <= round(_shown_ratio(change), 2) <= round(high, 2)
+    return format_interval(low, high) if inside else ""
 
 
 def describe_others(comparison: Comparison, group: str) -> tuple[str, str] | None:
@@ -271,15 +296,19 @@ def describe_others(comparison: Comparison, group: str) -> tuple[str, str] | Non
     """
     rows = shown_changes(comparison, group)
     idle = next((each for each in comparison.changes if each.what == "idle"), None)
-    step = next(each for each in comparison.changes if each.group == "step")
+    step = next(each for each in comparison.changes if _is_whole(each))
     whole = {"device": step, "gap": idle}.get(group)
-    if not rows or whole is None or comparison.unit == "image":
+    if not rows or whole is None:
         return None
     before = whole.before - sum(row.before for row in rows)
     after = whole.after - sum(row.after for row in rows)
     if before < ROUNDING * step.before and after < ROUNDING * step.after:
         return None
     return format_change_time(before), format_change_time(after)
+
+
+def _is_whole(change: FigureChange) -> bool:
+    return change.group == "step" and change.what in ("time", "image")
 
 
 def format_change_time(ns: float) -> str:

@@ -11,6 +11,11 @@ from bottleneck_lab.trace.timeline import Direction, HostMemory
 MODELLED_HOST = "modelled_host"
 """The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
 
+CALIBRATED = "calibratedNs"
+"""The fact of a trace whose device was set by this machine's speed when it was recorded: ns that a
+full batch takes there.
+"""
+
 FIXED_PRICE = re.compile(r"\(modelled\)$")
 """Ends the names of ranges for which the model of a host charges the same whatever runs."""
 

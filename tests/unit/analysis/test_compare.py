@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
+    describe_differences,
     describe_others,
     describe_samples,
     describe_speedup,
@@ -26,7 +27,7 @@ from bottleneck_lab.report.comparison_words import (
     label_change,
     shown_changes,
 )
-from bottleneck_lab.trace.names import LINES_OF, MODELLED_HOST
+from bottleneck_lab.trace.names import CALIBRATED, LINES_OF, MODELLED_HOST
 
 from ...captures import recorded_capture
 
@@ -216,8 +217,37 @@ def test_the_mean_step_is_given_where_it_differs_from_the_median(timelines):
     result = compare(slow, fast)
     assert result.speedup == pytest.approx(1.0, abs=0.01)
     assert result.mean_speedup == pytest.approx(2.0, abs=0.05)
-    assert any("The mean step is 1.98x as fast" in line for line in describe_samples(result))
+    assert describe_speedup(result).startswith("Cannot tell: 1.98x by the mean step, 1.00x (")
+    assert any("A check comes near the mean step" in line for line in describe_samples(result))
     assert not any("mean step" in line for line in describe_samples(compare(fast, fast)))
+
+
+def _calibrated(timeline, ns):
+    return replace(timeline, facts={**timeline.facts, CALIBRATED: str(ns)})
+
+
+def test_a_device_that_the_machine_set_to_another_speed_is_no_difference(timelines):
+    """The same work on a machine that was slower by a quarter when the device was calibrated."""
+
+    def loop(factor):
+        def step(run):
+            run.python(600.0 * factor)
+            run.launch("gemm", 400.0 * factor)
+
+        return step
+
+    before, after = (timelines(loop(each), jitter=0.0)[0] for each in (1.25, 1.0))
+    assert compare(before, after).outcome == "better", "what it looks like"
+    result = compare(_calibrated(before, 125_000_000), _calibrated(after, 100_000_000))
+    assert result.speedup == pytest.approx(1.0, abs=0.02)
+    assert {change.outcome for change in result.changes} == {"same"}
+    assert result.calibrated_ns == (125e6, 100e6)
+    first = describe_differences(result)[0]
+    assert "set the device to 125 ms a batch before and 100 ms after" in first
+    assert "A check calibrates the device anew" in " ".join(describe_samples(result))
+    alike = compare(_calibrated(before, 125_000_000), _calibrated(before, 125_000_000))
+    assert describe_differences(alike) == []
+    assert compare(before, after).calibrated_ns is None
 
 
 def _ragged(late_us):

@@ -17,6 +17,8 @@ from bottleneck_lab.measure.channel.messages import DeviceReady, Trained
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.kinds.input_pipeline import KIND, device_process, run
+from bottleneck_lab.measure.kinds.input_pipeline.device_rows import add_device_rows
+from bottleneck_lab.trace.names import CALIBRATED
 
 MS = 1_000_000
 run_script = run.run_script
@@ -146,6 +148,30 @@ def test_an_emulated_device_s_steps_are_cut_into_its_parts(fed):
         "optimizer",
     ]
     assert "A100" in content["emulatedDevice"]
+    assert timeline.facts[CALIBRATED] == "20000000"
+
+
+def test_the_first_recorded_step_is_no_step(tmp_path):
+    """The device ran on while the profiler started. Steps of the device that cross an end of the
+    others are cut there, so that a device that never waits is busy all the time.
+    """
+    trace, now_ns = tmp_path / "trace.json.gz", time.monotonic_ns()
+    base_us = (now_ns + time.time_ns() - time.monotonic_ns()) / 1000
+    step = {"ph": "X", "cat": "user_annotation", "pid": 9, "tid": 9}
+    marks = [
+        {**step, "name": f"ProfilerStep#{n}", "ts": base_us + 1000 * n, "dur": 1000 if n else 3}
+        for n in range(4)
+    ]
+    trace.write_bytes(gzip.compress(json.dumps({"traceEvents": marks}).encode()))
+    lab = find_lab("idle-gpu")
+    begins = [now_ns + (1000 * n - 500) * 1000 for n in range(5)]
+    labels, samples = np.zeros(16, np.int64), np.zeros((0, 1))
+    steps = [Trained(at, at, at + 1_000_000, labels, samples) for at in begins]
+    settings = KIND.settings(lab, "virtual")
+    add_device_rows(trace, steps, settings, emulated=True, step_s=0.001)
+    summary = summarise(load(trace))
+    assert [each.name for each in summary.steps] == [f"ProfilerStep#{n}" for n in (1, 2, 3)]
+    assert summary.devices[0].busy_ns == pytest.approx(3_000_000, rel=0.01)
 
 
 @pytest.mark.parametrize(("track", "costs"), [("lines of 9", False), ("10", True)])

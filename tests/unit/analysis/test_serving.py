@@ -9,8 +9,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.figures import figures_of
+from bottleneck_lab.report.comparison_words import describe_others
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.trace import load
 
@@ -35,6 +37,27 @@ def summary_of(tmp_path):
             gzip.compress(json.dumps({"traceEvents": events, "emulatedDevice": "a test"}).encode())
         )
         return summarise(load(path))
+
+    return made
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The capture of a server that prepares each batch of 16 for so long and then runs it."""
+
+    def made(prepare_ms, batches=20):
+        events, begin = [], 0.0
+        for number in range(batches):
+            prepared = begin + prepare_ms * (1 + 0.03 * (number % 3))
+            events += [
+                event("preprocess", begin, prepared - begin),
+                event("infer", prepared, 40),
+                batch(prepared, 40, 16),
+            ]
+            begin = prepared + 40
+        path = tmp_path / f"{prepare_ms}-{batches}.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+        return load(path)
 
     return made
 
@@ -124,3 +147,27 @@ def test_operators_that_launched_nothing_are_ranked_by_the_host_s_time(summary_o
     assert {row.name: row.share for row in summary.operators} == pytest.approx(
         {"aten::cat": 0.75, "aten::copy_": 0.25}
     )
+
+
+def test_servers_are_compared_by_image_in_every_part(served):
+    """Whatever one recording holds more of than the other: here three times as many batches."""
+    result = compare(served(60, batches=20), served(20, batches=60))
+    changes = {(change.group, change.what): change for change in result.changes}
+    assert result.unit == "image"
+    assert changes["device", "idle"].outcome == "better"
+    assert changes["device", "idle"].before == pytest.approx(61.8e6 / 16, rel=0.02)
+    assert changes["range", "preprocess"].ratio == pytest.approx(3.0, rel=0.02)
+    assert changes["device", "compute"].outcome == "same"
+    (whole,) = (change for key, change in changes.items() if key == ("step", "image"))
+    parts = [change for change in result.changes if change.group == "device"]
+    assert sum(part.after for part in parts) == pytest.approx(whole.after, rel=0.01)
+    assert describe_others(result, "device") is None
+
+
+def test_a_server_with_another_program_is_compared_by_the_recording(served, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"traceEvents": [event("load", 0, 50), batch(50, 40, 1)]}))
+    result = compare(served(60), load(path))
+    assert result.unit == "recording"
+    (whole,) = (change for change in result.changes if change.what == "time")
+    assert whole.after == pytest.approx(90e6)

@@ -34,6 +34,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_speedup,
     format_between,
     format_ratio,
+    judge_change,
     shown_changes,
 )
 from bottleneck_lab.report.console.comparison import render_comparison
@@ -404,13 +405,17 @@ def test_a_ratio_to_next_to_nothing_is_a_bound(ratio, shown):
     assert bool(format_between(change)) == (shown[0] not in "<>")
 
 
-def test_a_ratio_that_the_times_beside_it_contradict_is_not_printed():
-    """A pause that is long in every other step: the medians are ten times as far apart as pairs of
+def test_a_ratio_is_that_of_the_times_beside_it():
+    """A pause that is long in every other step: the means are ten times as far apart as pairs of
     steps are.
     """
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
-    change = replace(compare(before, after).changes[0], ratio=1.0, before=1e5, after=1e6)
-    assert (format_ratio(change), format_between(change)) == ("–", "")
+    change = replace(compare(before, after).changes[0], ratio=1.1, low=1.05, high=1.2)
+    ragged = replace(change, before=1e5, after=1e6, outcome="better")
+    assert (format_ratio(ragged), format_between(ragged)) == ("0.10x", "")
+    assert judge_change(ragged) == "cannot tell", "typical steps say the opposite of the means"
+    even = replace(change, before=1.1e6, after=1e6)
+    assert (format_ratio(even), format_between(even)) == ("1.10x", "1.05–1.20x")
 
 
 def test_what_helps_is_not_told_before_the_first_check(draw):

@@ -5,7 +5,7 @@ its own noise.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -69,6 +69,16 @@ class StepFigures:
     mean_step_ns: float
 
 
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of a server's capture, one after another: the moments between which they lie, and
+    how many images were answered in each.
+    """
+
+    cuts: Ints
+    images: Ints
+
+
 def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFigures:
     """Return the figures of a capture like `summarise`, but for every step by itself. `times`: the
     capture's, one entry per device.
@@ -105,7 +115,10 @@ def find_work_figures(timeline: Timeline) -> StepFigures:
     operators, origins = _operator_series(timeline, edges, ends, count)
     series: Series = {("step", "time"): costs}
     for part in (
-        _kernel_series(timeline, edges, count),
+        # A step's work is what it launched; a report counts what began before the last of it ended.
+        _kernel_series(
+            timeline, edges, {rank: find_window(timeline, rank).end for rank in edges}, count
+        ),
         operators,
         _range_series(steps, count),
         _wait_series(timeline, edges, ends, count),
@@ -113,6 +126,37 @@ def find_work_figures(timeline: Timeline) -> StepFigures:
     ):
         series |= part
     return StepFigures(count, series, origins, mean_step_ns)
+
+
+def find_served_figures(
+    timeline: Timeline, times: Sequence[DeviceTime], stretches: Stretches
+) -> StepFigures:
+    """Return the figures of each stretch for one of its images. Ranges are those of all threads.
+
+    A stretch counts by its images in a mean (`np.average` with them as weights).
+    """
+    cuts = stretches.cuts
+    count = len(cuts) - 1
+    edges = dict.fromkeys(timeline.ranks, cuts[:-1])
+    ends = dict.fromkeys(timeline.ranks, int(cuts[-1]))
+    operators, origins = _operator_series(timeline, edges, ends, count)
+    ranges = timeline.ranges
+    step = _step_of(ranges, ranges.start, edges, ends, count)
+    series: Series = _parts_between(times, dict.fromkeys(timeline.ranks, cuts))
+    for part in (
+        _kernel_series(timeline, edges, ends, count),
+        operators,
+        {
+            ("range", timeline.strings[name]): values
+            for name, values in _sums(ranges.name, step, ranges.end - ranges.start, count)
+        },
+        _wait_series(timeline, edges, ends, count),
+        _line_series(timeline, edges, ends, count),
+    ):
+        series |= part
+    each = {key: values / stretches.images for key, values in series.items()}
+    whole_ns = float(cuts[-1] - cuts[0]) / float(stretches.images.sum())
+    return StepFigures(count, each, origins, whole_ns)
 
 
 def find_step_parts(times: Sequence[DeviceTime], steps: Sequence[Step]) -> Series:
@@ -182,11 +226,11 @@ def _sums(
     yield from zip(used.tolist(), table.reshape(-1, count), strict=True)
 
 
-def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
+def _kernel_series(
+    timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
+) -> Series:
     device = timeline.device
     series: Series = {}
-    # A step's work is what it launched; a report counts what began before the last of it ended.
-    ends = {rank: find_window(timeline, rank).end for rank in edges}
     step = np.empty(len(device), dtype=np.int32)
     for rows in iv.blocks(len(device)):
         step[rows] = _step_of(take(device, rows), launch_times(timeline, rows), edges, ends, count)
@@ -275,11 +319,22 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
     """Return what each device did and why it was idle from the end of one step's work to the
     next's.
     """
-    series: Series = {}
+    edges = {}
     for time in times:
         # The work of each step is done at these moments, after the window's start.
         costs = [step.cost_ns for step in steps if step.rank == time.rank][:count]
-        edges = np.cumsum([time.window.start, *(costs or [time.window.length])], dtype=np.int64)
+        edges[time.rank] = np.cumsum(
+            [time.window.start, *(costs or [time.window.length])], dtype=np.int64
+        )
+    return _parts_between(times, edges)
+
+
+def _parts_between(times: Sequence[DeviceTime], edges: Mapping[int, Ints]) -> Series:
+    """Return what each device did between one of its rank's edges and the next, and why it was
+    idle; of several, the mean.
+    """
+    series: Series = {}
+    for time in times:
         parts: dict[Key, iv.Intervals] = {
             ("device", "compute"): time.compute,
             ("device", "exposed_communication"): time.exposed_communication,
@@ -288,8 +343,8 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
         }
         parts |= {("gap", cause): part for cause, part in time.causes.items() if part.total}
         for key, part in parts.items():
-            inside = np.diff(iv.covered_before(part, edges)) / len(times)
-            series[key] = series.get(key, np.zeros(count)) + inside
+            inside = np.diff(iv.covered_before(part, edges[time.rank])) / len(times)
+            series[key] = series.get(key, np.zeros(len(inside))) + inside
     return series
 
 

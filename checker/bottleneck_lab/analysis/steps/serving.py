@@ -11,12 +11,14 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.rows import named, union_of
-from bottleneck_lab.analysis.steps.figures import Series
+from bottleneck_lab.analysis.steps.figures import Series, Stretches
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Ints, Timeline
 
 _BATCH = re.compile(r"\bbatch (\d+)\)?$")
 _PARTS = ("queue", "preprocess", "h2d", "infer", "postprocess")
+MOST_STRETCHES = 30
+"""A stretch of several batches varies less than one alone."""
 LEAST = 3
 """Fewer batches show no rhythm."""
 
@@ -93,6 +95,21 @@ def find_batch_figures(timeline: Timeline, window: Window) -> Series:
         ("step", "image"): np.diff(end) / sizes[1:],
         ("step", "batch"): (end - start).astype(np.float64),
     }
+
+
+def find_stretches(timeline: Timeline, window: Window) -> Stretches | None:
+    """Return stretches of as many batches each, from the end of a batch to that of another; None if
+    no batches were served.
+    """
+    batches = _find_batches(timeline, window)
+    if batches is None:
+        return None
+    order = np.argsort(batches[1], kind="stable")
+    ends, sizes = batches[1][order], batches[2][order]
+    count = min(MOST_STRETCHES, len(ends) - 1)
+    at = np.linspace(0, len(ends) - 1, count + 1).astype(np.int64)
+    images = np.add.reduceat(sizes[1:], at[:-1])
+    return Stretches(ends[at], images)
 
 
 def _find_batches(timeline: Timeline, window: Window) -> tuple[Ints, Ints, Ints] | None:

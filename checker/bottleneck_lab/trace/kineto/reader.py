@@ -14,7 +14,13 @@ from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, Read
 from bottleneck_lab.trace.foreign import refuse_jax
 from bottleneck_lab.trace.kineto.columns import LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
-from bottleneck_lab.trace.names import MODELLED_HOST, copy_of, is_communication, is_range
+from bottleneck_lab.trace.names import (
+    CALIBRATED,
+    MODELLED_HOST,
+    copy_of,
+    is_communication,
+    is_range,
+)
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceInfo,
@@ -42,6 +48,7 @@ _FACTS = (
     "record_shapes",
     "cuda_driver_version",
     MODELLED_HOST,
+    CALIBRATED,
 )
 """Keys beside a trace's events that a timeline keeps as its facts."""
 _Rows = dict[str, NDArray[Any]]

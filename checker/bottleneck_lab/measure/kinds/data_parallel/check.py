@@ -118,6 +118,9 @@ def _runs(
     done, each = start, (end - start) / sum(world for world, _ in trials)
     for world, secret in trials:
         doing = f"{owner} script on {world} emulated ranks"
+        if role == "reference":
+            # Its figures cannot be kept from another check: results are compared batch by batch.
+            doing += ", with the same batches, drawn for this check"
         context.progress(doing, done)
         try:
             with context.clock.phase(role):

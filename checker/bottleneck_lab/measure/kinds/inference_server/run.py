@@ -183,13 +183,14 @@ def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnL
         if size is not None:
             write_plateau(_plateau(server, bench, size, CAPTURED_POINT_S), trace.parent)
 
-    status, batches = _serve(bench, work, on_line, trace)
+    status, batches, batch_s = _serve(bench, work, on_line, trace)
     if trace.is_file():
         rows = [
             (f"inference (batch {len(batch.means)})", batch.started_ns, batch.ended_ns)
             for batch in batches
         ]
-        add_rows(trace, rows, None if context.device == "cuda" else STANDS_FOR, cut=True)
+        emulated = None if context.device == "cuda" else STANDS_FOR
+        add_rows(trace, rows, emulated, calibrated_s=batch_s)
     return status
 
 
@@ -208,16 +209,17 @@ def _serve(
     on_line: OnLine,
     trace: Path | None = None,
     options: tuple[str, ...] = (),
-) -> tuple[int, list[Ran]]:
+) -> tuple[int, list[Ran], float]:
     """Run the learner's server with a device until `work` is done. `options`: those of the server's
-    process. Returns its exit status, and the batches that the device ran.
+    process. Returns its exit status, the batches that the device ran, and the seconds to which a
+    full one was calibrated.
     """
     context = bench.context
     with ModelDevice.open(context) as device, listen(address_of(context)) as listener:
         with start_calibrator(context) as calibrator:
             device.wait_until_open()
             picture_s = median(preprocess_s(calibrator, bench))
-        size_models(context, picture_s, [device])
+        sizing = size_models(context, picture_s, [device])
         fds = {
             "--socket": device.script_socket.fileno(),
             "--arena": device.arena.fd,
@@ -226,6 +228,7 @@ def _serve(
         triton = ("--environment", str(bench.triton)) if bench.triton else ()
         launch = Launch(CHILD, fds, device.channel, device.end, (*options, *triton))
         try:
-            return serve_locally(context, launch, bench.load, work, on_line, trace)
+            served = serve_locally(context, launch, bench.load, work, on_line, trace)
+            return (*served, sizing.batch_s)
         finally:
             tritonserver.clear(context.janitor.folder)

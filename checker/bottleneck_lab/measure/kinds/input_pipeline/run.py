@@ -52,9 +52,10 @@ def profile(context: Context[InputPipelineSettings], trace: Path, on_line: OnLin
     """Run the script under torch.profiler and add the device's rows to its trace. Returns the exit
     status.
     """
-    status, seen, _ = run_script(context, on_line, PROFILED_BATCHES, trace)
+    status, seen, step_s = run_script(context, on_line, PROFILED_BATCHES, trace)
     if trace.is_file():
-        add_device_rows(trace, seen.steps, context.settings, emulated=context.device != "cuda")
+        emulated = context.device != "cuda"
+        add_device_rows(trace, seen.steps, context.settings, emulated=emulated, step_s=step_s)
     return status
 
 
