@@ -170,7 +170,7 @@ def test_whose_evidence_was_misread_has_named_the_cause(tmp_path, dataloader, ha
     )
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
     assert (standing.named, standing.measured) == (True, False)
-    wording = "cause named on the first try with 1 hint, another answer was wrong"
+    wording = "cause named on the first try with 1 hint, evidence wrong"
     assert describe_standing(standing) == wording
     # The files hold the right figure meanwhile: it passes, and earns nothing.
     results, _ = diagnosis.graded("virtual")

@@ -79,8 +79,8 @@ def command(
     Answers are saved in diagnosis.toml, which you can also edit. Once every question is answered,
     the diagnosis is committed: from then on, reports show causes, findings and ceilings, with your
     figures next to the tool's. Open questions are no error: the exit code is 0, and only a refused
-    answer's is 2. Only the first diagnosis counts, for the cause and for its
-    evidence; later ones are corrections.
+    answer's is 2. Only the first diagnosis counts, for the cause, for its
+    evidence and for the prediction; later ones are corrections.
     """
     workspace = here()
     if sibling:
@@ -298,7 +298,7 @@ def _conclude(
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
-            " counts, for the cause and for its evidence."
+            " counts, for the cause, for its evidence and for the prediction."
         )
         say_next_step(workspace, load_attempts(workspace), record)
 

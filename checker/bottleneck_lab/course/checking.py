@@ -191,7 +191,7 @@ def _with_diagnosis(
     # grades no answers.
     graded = [each for attempt in earlier if (each := attempt.verdict.diagnosis)]
     named = [each.named for each in graded if each.named is not None]
-    measured = [each.measured for each in graded if each.measured is not msgspec.UNSET]
+    measured = [each for each in graded if each.measured is not msgspec.UNSET]
     standing = standing_of(
         workspace.lab,
         learner,
@@ -202,7 +202,9 @@ def _with_diagnosis(
         answers.right,
     )
     if measured and standing.measured is msgspec.UNSET:
-        standing = msgspec.structs.replace(standing, measured=measured[0])
+        standing = msgspec.structs.replace(
+            standing, measured=measured[0].measured, missed=measured[0].missed
+        )
     left_out = [each.id for each in lab.spec.questions if each not in answers.questions]
     note = (
         f"Not graded: {', '.join(left_out)}. The solution was looked at before that was answered,"
@@ -267,5 +269,6 @@ def _to_reference(
             continue
         for criterion in checked.criteria:
             if criterion.kind == "target" and criterion.unit == "x" and criterion.value:
-                return Prediction(prediction.predicted, 1 / criterion.value, "reference")
-    return Prediction(prediction.predicted, None, "reference")
+                measured = 1 / criterion.value
+                return msgspec.structs.replace(prediction, measured=measured, quantity="reference")
+    return msgspec.structs.replace(prediction, measured=None, quantity="reference")

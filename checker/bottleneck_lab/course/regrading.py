@@ -53,7 +53,9 @@ def regrade(
     conclusion = conclude(results, specs=[*spec.criteria, *questions], about=lab.spec.starter_fails)
     predicted = last.prediction
     if predicted is not None and graded.prediction is not None:
-        predicted = msgspec.structs.replace(predicted, predicted=graded.prediction.predicted)
+        predicted = msgspec.structs.replace(
+            graded.prediction, measured=predicted.measured, quantity=predicted.quantity
+        )
     return msgspec.structs.replace(
         last,
         outcome=conclusion.outcome,

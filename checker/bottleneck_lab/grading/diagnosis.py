@@ -84,7 +84,7 @@ def grade_diagnosis(
     number that is asked for without `from_capture`, and a choice that the solution does not answer,
     only has to be given. A prediction has no result, unless it is no number: the measured gain is
     shown beside it. `first` are the answers that were committed first: a right answer in place of a
-    wrong one is marked as corrected.
+    wrong one is marked as corrected, and so is another prediction.
     """
     graded = _grade_all(questions, answers, solution, seen)
     at_first = graded if first is None else _grade_all(questions, first, solution, seen)
@@ -98,7 +98,11 @@ def grade_diagnosis(
                 result, sentence=f"{result.sentence} {_CORRECTED}", corrected=True
             )
         results.append(result)
-    return Graded(results, _prediction(questions, answers))
+    latest = _prediction(questions, answers)
+    earliest = None if first is None else _prediction(questions, first)
+    if latest is None or earliest is None or latest == earliest:
+        return Graded(results, latest)
+    return Graded(results, Prediction(earliest.predicted, None, corrected=latest.predicted))
 
 
 def _grade_all(

@@ -71,15 +71,17 @@ the reference is faster than the shipped code.
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The gain that a learner predicted, and the measured one: factors over the shipped workload.
+    """The gain that a learner predicted first, and the measured one: factors over the shipped
+    workload. `corrected`: a later prediction, made after the tool's figures were shown; 0 if there
+    is none.
 
-    The default `quantity` is left out of the JSON, so that verdicts signed before it existed still
-    verify.
+    Defaults are left out of the JSON, so that verdicts signed before they existed still verify.
     """
 
     predicted: float
     measured: float | None
     quantity: Quantity = "time"
+    corrected: float = 0.0
 
 
 class Graded(NamedTuple):
@@ -96,7 +98,8 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revealed.
 
     `named`: its cause was right, and nothing had revealed it; None if that is not known.
-    `measured`: so were its figures and stretches; left out if that is not known. `corrections`
+    `measured`: so were its figures and stretches; left out if that is not known. `missed`: the ids
+    of those that were wrong; left out by versions that did not keep them. `corrections`
     counts later commitments; `hints` those taken before the first; `told` is what gave the cause
     away before it. `copied`: what was checked is the reference solution's code, which never counts
     as solved.
@@ -108,6 +111,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hints: int = 0
     told: Literal["", "hints", "revealed", "solution"] = ""
     measured: bool | msgspec.UnsetType = msgspec.UNSET
+    missed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

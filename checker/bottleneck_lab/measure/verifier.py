@@ -21,7 +21,6 @@ from bottleneck_lab.grading.verdict import (
     CriterionResult,
     Graded,
     Outcome,
-    Prediction,
     Quantity,
     Verdict,
     finite,
@@ -104,7 +103,9 @@ def check_lab(
     predicted = None
     if graded and graded.prediction:
         quantity: Quantity = "memory" if lab.predicts_memory(device) else "time"
-        predicted = Prediction(graded.prediction.predicted, measured.speedup, quantity)
+        predicted = msgspec.structs.replace(
+            graded.prediction, measured=measured.speedup, quantity=quantity
+        )
     return Verdict(
         outcome=conclusion.outcome,
         reason=conclusion.reason,

@@ -399,6 +399,8 @@ def describe_prediction(verdict: Verdict) -> str:
         prediction = f"You predicted that the shipped code must become {predicted:.2f}x as fast"
     else:
         prediction = f"You predicted {predicted:.2f}x"
+    if verdict.prediction.corrected:
+        prediction += f" first (corrected: {verdict.prediction.corrected:.2f}x)"
     if measured is None:
         # Work that passed was measured; the factor that it needed is known from other checks only.
         return f"{prediction}." if passed else f"{prediction}; the gain was not measured."
@@ -507,7 +509,11 @@ def describe_standing(standing: Standing | None, *, names_cause: bool = True) ->
         some_wrong = not standing.named or standing.measured is False
         return f"{'not ' if some_wrong else ''}all answers right on the first try{hints}{corrected}"
     named = "cause named" if standing.named else "cause not named"
-    evidence = ", another answer was wrong" if standing.measured is False else ""
+    evidence = ""
+    if standing.missed:
+        evidence = f", {' and '.join(standing.missed)} wrong"
+    elif standing.measured is False:
+        evidence = ", another answer was wrong"
     return f"{named} on the first try{hints}{evidence}{corrected}"
 
 

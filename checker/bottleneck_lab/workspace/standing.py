@@ -39,14 +39,15 @@ def standing_of(
     first, *corrections = record.commitments
     if solution is None:
         solution = load_answers(lab.solution)
-    named, measured = _grade_first(lab, record, verdict, read_capture, solution)
+    named, missed = _grade_first(lab, record, verdict, read_capture, solution)
     return Standing(
         named if graded_before is None else graded_before,
         copied=is_copied(lab, files),
         corrections=len(corrections),
         hints=first.hints,
         told=first.told,
-        measured=measured,
+        measured=UNSET if missed is UNSET else not missed,
+        missed=missed or UNSET,
     )
 
 
@@ -63,9 +64,9 @@ def _grade_first(
     verdict: Verdict,
     read_capture: ReadCapture,
     solution: Mapping[str, Any],
-) -> tuple[bool | None, bool | UnsetType]:
-    """Return True if the first committed diagnosis named the cause without being told, and True if
-    all of its figures were right; None and UNSET if this check cannot decide it.
+) -> tuple[bool | None, list[str] | UnsetType]:
+    """Return True if the first committed diagnosis named the cause without being told, and which
+    others of its answers were wrong; None and UNSET if this check cannot decide it.
     """
     first, *corrections = record.commitments
     if first.told:
@@ -82,7 +83,7 @@ def _grade_first(
             return False, UNSET
         names = {criterion.id for criterion in device.criteria if criterion.names_cause}
         wrong = {result.id for result in graded if not result.holds}
-        return not wrong & names, not wrong - names
+        return not wrong & names, sorted(wrong - names)
     # A cause is named in words, which need no capture. Evidence that was misread is told apart.
     words = [question for question in lab.spec.questions if question.type in ("choice", "text")]
     others = [question for question in lab.spec.questions if question not in words]
@@ -91,4 +92,4 @@ def _grade_first(
     if capture is None and needs_capture(others):
         return named, UNSET
     results, _ = grade_diagnosis(others, first.answers, solution, capture)
-    return named, all(result.holds for result in results)
+    return named, [result.id for result in results if not result.holds]

@@ -143,7 +143,7 @@ def test_only_the_answers_are_graded_again_where_only_they_have_changed(workspac
     assert len(measured) == 1
     assert corrected.outcome is Outcome.PASS
     assert corrected.notes == [regrading.STANDS]
-    assert corrected.prediction == Prediction(20.0, 30.0)
+    assert corrected.prediction == Prediction(9.0, 30.0, corrected=20.0)
     assert not corrected.diagnosis.named, "the first diagnosis counts"
     assert check().notes == []
     assert len(measured) == 2, "a PASS is measured as often as it is checked"

@@ -23,6 +23,7 @@ from bottleneck_lab.grading.diagnosis import (
     stretch_rule,
 )
 from bottleneck_lab.grading.figures import CaptureFigures, figures_of
+from bottleneck_lab.grading.verdict import Prediction
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec(
@@ -264,6 +265,14 @@ def test_an_answer_that_was_corrected_holds_and_earns_nothing():
     assert "report" not in wait.sentence, "none need have been read"
     (other,) = grade_diagnosis([WAIT], {"wait": 0.61}, {}, seen(), {"wait": 0.6})[0]
     assert other.corrected is UNSET, "both answers are right"
+
+
+def test_the_first_prediction_is_the_one_that_counts():
+    later = grade_diagnosis([GAIN], {"gain": 1.6}, {}, None, {"gain": 1.2}).prediction
+    assert later == Prediction(1.2, None, corrected=1.6)
+    same = grade_diagnosis([GAIN], {"gain": 1.2}, {}, None, {"gain": 1.2}).prediction
+    assert same == Prediction(1.2, None)
+    assert grade_diagnosis([GAIN], {"gain": 1.2}, {}, None, {"gain": "?"}).prediction == same
 
 
 def test_an_answer_is_called_by_the_name_that_learners_type():

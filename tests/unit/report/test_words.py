@@ -86,6 +86,11 @@ def test_predictions(predicted, measured, end):
         ("slow", Prediction(2.0, None), "You predicted 2.00x; the gain was not measured."),
         (
             "slow",
+            Prediction(2.0, None, corrected=2.5),
+            "You predicted 2.00x first (corrected: 2.50x); the gain was not measured.",
+        ),
+        (
+            "slow",
             Prediction(20.0, 10.34, "memory"),
             "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
             " it by a factor of 10.34.",
@@ -199,6 +204,13 @@ def test_a_lab_that_asks_for_no_cause_gets_no_praise_for_one():
     shown = words.describe_standing(misread, names_cause=False)
     assert shown == "not all answers right on the first try"
     assert "cause named" in words.describe_standing(misread)
+
+
+def test_the_answers_that_were_wrong_are_named():
+    misread = Standing(False, measured=False, missed=["evidence", "where"])
+    assert words.describe_standing(misread) == (
+        "cause not named on the first try, evidence and where wrong"
+    )
 
 
 def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
