@@ -140,7 +140,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "input",
         "input",
         "gap-input",
-        "the launching thread was waiting for, or making, the next batch",
+        "the thread that feeds the device was waiting for, or making, the next batch",
         "ranges named after data, batches or loaders; the loader's and DALI's frames",
         {"ranges": _INPUT_RANGE, "frames": _INPUT_FRAME},
         cpu_label="preparing input",

@@ -87,6 +87,36 @@ def test_batches_that_take_turns_with_their_pre_processing(summary_of):
     assert "h2d" not in parts
 
 
+def stacking(operators):
+    """In turns, with `operators` (name, ms) on the server's thread before each of eight batches."""
+    for number in range(8):
+        begin = 300 * number
+        yield event("preprocess", begin, 100)
+        for at, (name, length_ms) in enumerate(operators):
+            start_ms = begin + 101 + sum(length for _, length in operators[:at])
+            yield {**event(name, start_ms, length_ms), "cat": "cpu_op"}
+        yield event("infer", begin + 200, 100)
+        yield batch(begin + 200, 100, 16)
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [[("aten::stack", 87.0)], [("aten::to", 0.1), ("aten::cat", 0.3)] * 200],
+    ids=["one that takes long", "many short ones"],
+)
+def test_operators_that_prepare_a_batch_on_the_host_launch_nothing(summary_of, operators):
+    """Another process runs what the device is given: none of the server's operators is a launch."""
+    summary = summary_of(list(stacking(operators)))
+    (use,) = summary.devices
+    assert {"input", "host"} <= {part.cause for part in use.gap_causes}
+    assert "launch" not in {part.cause for part in use.gap_causes}
+    found = {finding.id: finding for finding in summary.findings}
+    assert set(found) == {"input-starved", "host-operators"}
+    assert "ran operators on the CPU" in found["host-operators"].evidence
+    assert "while the device works on this one" in found["host-operators"].advice
+    assert "the thread that feeds it" in found["input-starved"].evidence
+
+
 def test_batches_that_are_prepared_while_others_run(summary_of):
     events = [batch(100 * number, 99, 16) for number in range(6)]
     events += [event("preprocess", 100 * number + 10, 50, tid=9) for number in range(6)]

@@ -64,7 +64,8 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         if seen.on_cpu:
             what = row.cpu_sentence or f"no operator ran while {row.sentence}"
         evidence = f"For {share:.0%} of the time {what}."
-        advice = ""
+        # A server has no loader, and what it prepares for an emulated device stays on the host.
+        advice = f"{PREPARE_AHEAD}." if seen.serving and cause == "host" else ""
         if seen.lines:
             # Nobody is told to record what the capture has.
             longest = max(seen.lines, key=lambda row: row.host_ns)
@@ -74,7 +75,7 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
             elif longest.line.endswith(" <module>"):  # the script itself, which tells nothing
                 elsewhere = ""
             evidence += seen.line_of(cause) or elsewhere
-            advice = known_lines
+            advice = known_lines or advice
         else:
             evidence += seen.line_of(cause)
         evidence += _in_other_ranks(seen, cause)
@@ -130,11 +131,12 @@ def _in_other_ranks(seen: Evidence, cause: Cause) -> str:
 
 
 def late_input(seen: Evidence) -> list[Detection]:
-    """Detect a main thread that waits for, or prepares, the next batch."""
+    """Detect a thread that waits for, or prepares, the next batch before the device gets it."""
     share = seen.idle_share("input")
     if share < IDLE_SHARE:
         return []
     title, state, ahead = "", "the device did no work", LOAD_AHEAD
+    thread = "the thread that feeds it" if seen.serving else "the main thread"
     loader = seen.loader
     if loader is not None:
         ahead = MORE_AHEAD
@@ -150,8 +152,7 @@ def late_input(seen: Evidence) -> list[Detection]:
             f" to start; num_workers={max(loader.cores - 1, 1)} leaves one for the model."
         )
     evidence = (
-        f"For {share:.0%} of the time {state} while the main thread waited for or prepared the next"
-        " batch."
+        f"For {share:.0%} of the time {state} while {thread} waited for or prepared the next batch."
     )
     if loader is not None and loader.starting_ns >= STARTING_SHARE * seen.time_ns:
         evidence += (

@@ -66,8 +66,8 @@ class HostView:
     where no operators or no launches were recorded: nothing then tells a pause of the host.
     """
     launching: iv.Intervals
-    """One launch, with the operator that made it, or wait (or operator, where no launch was
-    recorded) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
+    """One launch, with the operator that made it, or wait (or operator, where the rank has no
+    device) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
     """
     fixed: iv.Intervals
     """Charged by the model of a host whatever runs; none of a real host."""
@@ -127,8 +127,11 @@ def view_host(
     own_operators = union_of(operators, on_them)
     launching = timeline.launching & (runtime.rank == rank)
     launches = iv.separate(runtime.start[launching], runtime.end[launching])
-    # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by operators.
-    pace, active = own_operators, iv.NONE
+    # A capture without a device (the CPU's, or nsys without CUDA) shows its pace by operators. If
+    # there is a device that no recorded call launched anything on, another process feeds it:
+    # operators are then work of the host's own.
+    fed = bool((timeline.device.rank == rank).any())
+    pace, active = iv.NONE if fed else own_operators, iv.NONE
     if len(launches.start):
         around = _launches_within(operators, launches) & on_them
         pace = iv.join(launches, union_of(operators, around))
