@@ -47,7 +47,7 @@ def ask_question(
     if question.measure:
         say(question.measure, style="dim")
     if question.shows:
-        say(stretch_rule(seen), style="dim")
+        say(stretch_rule(question, seen), style="dim")
     for line in describe_choices(question):
         say(f"  {line}", hang=3)
     default = known if is_given(known) else None

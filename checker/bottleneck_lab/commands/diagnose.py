@@ -219,16 +219,31 @@ def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool
 
 
 def _found_wrong(workspace: Workspace) -> dict[str, str]:
-    """Return the answers in diagnosis.toml that the last check found wrong, with its sentences."""
+    """Return the answers in diagnosis.toml that the last check found wrong, with its sentences.
+
+    What was wrong only because it rests on a choice that has changed since is not among them.
+    """
     attempts = load_attempts(workspace)
     if not attempts:
         return {}
     now, checked = load_answers(workspace.root), load_answers(attempts[-1].submission)
+    rests_on = {question.id: question.follows for question in workspace.lab.spec.questions}
+    results = {each.id: each for each in attempts[-1].verdict.criteria}
+
+    def is_open(id_: str) -> bool:
+        choice = rests_on.get(id_)
+        return (
+            choice in results
+            and results[choice].holds is False
+            and now.get(choice) != checked.get(choice)
+        )
+
     return {
         each.id: f"Check {attempts[-1].number}: {each.sentence.removeprefix(f'{each.id}: ')}"
         for each in attempts[-1].verdict.criteria
         if each.kind == "diagnosis"
         and each.holds is False
+        and not is_open(each.id)
         and is_given(now.get(each.id))
         and now.get(each.id) == checked.get(each.id)
     }
@@ -246,7 +261,7 @@ def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str 
     if question.measure:
         say(f"    {question.measure}", style="dim")
     if question.shows:
-        say(f"    {stretch_rule(capture_figures(workspace))}", style="dim")
+        say(f"    {stretch_rule(question, capture_figures(workspace))}", style="dim")
     for line in describe_choices(question):
         say(f"      {line}", style="dim", hang=3)
 

@@ -185,13 +185,19 @@ def _wrong_choice(question: QuestionSpec, answer: str) -> str:
     return f"'{answer}' does not fit what the capture shows. {question.measure}".rstrip()
 
 
-def stretch_rule(seen: CaptureFigures | None) -> str:
-    """Return how long a stretch may be, as one sentence: in ms of the capture, if there is one."""
+def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
+    """Return how long a stretch may be, in ms of the capture if there is one, and how much of it
+    has to be what the question asks for.
+    """
     limits = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
     if seen is not None:
         least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
         limits = f"{least:.3g} to {most:.3g} ms"
-    return f"A stretch is {limits} long, or as long as the capture's longest gap."
+    return (
+        f"A stretch is {limits} long, or as long as the capture's longest gap. At least"
+        f" {question.least:.0%} of it must be what the question asks for: a gap that begins or ends"
+        " with something else has to be trimmed."
+    )
 
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
@@ -238,7 +244,8 @@ def _stretch_problem(
     if seen.within(stretch).get(question.shows, 0.0) >= question.least:
         return None
     return (
-        f"Less than {question.least:.0%} of that stretch is what the question asks for."
+        f"Less than {question.least:.0%} of that stretch is what the question asks for: trim it, or"
+        " mark another."
         f" {question.measure}".rstrip()
     )
 

@@ -188,11 +188,9 @@ def shipped_note(number: int) -> list[str]:
     return [f"Answers were compared with the capture 000{number}-torch, of the shipped code."]
 
 
-def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):
-    diagnose(*ANSWERS)
+def leave_check(workspace: Workspace, **wrong: str) -> None:
+    """Leave a check of the answers as they are, with a sentence for each that it found wrong."""
     with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
-        sentence = "evidence: The capture shows a different figure."
-        wrong = CriterionResult("evidence", "diagnosis", False, sentence)
         verdict = Verdict(
             outcome=Outcome.FAIL,
             reason="wrong diagnosis",
@@ -201,18 +199,35 @@ def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):
             lab_hash="",
             submission_hash="",
             device="virtual",
-            criteria=[wrong],
+            criteria=[
+                CriterionResult(id_, "diagnosis", False, f"{id_}: {sentence}")
+                for id_, sentence in wrong.items()
+            ],
             environment={},
             isolation={},
             started_at="2036-01-01T00:00:00Z",
             duration_s=1.0,
         )
         record(workspace, verdict, folder)
+
+
+def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):
+    diagnose(*ANSWERS)
+    leave_check(workspace, evidence="The capture shows a different figure.")
     shown = " ".join(diagnose().output.split())
     assert "✗ Check 1: The capture shows a different figure." in shown
     assert "`lab report 1` shows it" in shown
     assert shown.endswith("Next: lab diagnose -a evidence=…")
     assert "✗" not in diagnose("evidence=0.5").output
+
+
+def test_what_rested_on_a_wrong_choice_is_open_once_that_is_corrected(workspace):
+    diagnose(*ANSWERS)
+    rests = "It rests on your `cause`: correct that first."
+    leave_check(workspace, cause="'1' does not fit.", evidence=rests)
+    assert "correct that first" in " ".join(diagnose().output.split())
+    assert "✗" not in diagnose("cause=2").output
+    assert "✗" not in diagnose().output
 
 
 def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspace):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bottleneck_lab.analysis.plateau import Plateau
+from bottleneck_lab.analysis.plateau import Plateau, Point
 from bottleneck_lab.measure.kinds.http_server import figures
 from bottleneck_lab.measure.kinds.http_server.load import stolen as measured
 from bottleneck_lab.measure.kinds.http_server.load.generator import LOST, Generator, Plan, go_first
@@ -35,7 +35,7 @@ from bottleneck_lab.measure.kinds.inference_server.pictures import (
     make_strips,
 )
 from bottleneck_lab.measure.kinds.inference_server.pixels import levels
-from bottleneck_lab.measure.kinds.inference_server.plateau import max_batch_of, point, show_plateau
+from bottleneck_lab.measure.kinds.inference_server.plateau import max_batch_of, show_plateau
 
 
 @pytest.fixture(scope="module")
@@ -382,9 +382,16 @@ def test_both_loops_are_drawn_to_one_scale():
     )
 
 
+def test_loops_of_one_rate_and_two_p99s_are_not_said_to_agree():
+    text = compare_loops(made_up(np.full(200, 1.116)), made_up(np.full(200, 0.5)), 16, 27.0)
+    assert "agree" not in text
+    assert "keeps this rate" in text
+    assert "Only the open loop's p99 is what users see" in text
+
+
 def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
-    slow, fast = made_up(np.full(100, 0.2)), made_up(np.full(300, 0.1), gap_s=0.003)
-    text = show_plateau(Plateau(64, [point(1, slow, 1.0, [1, 1]), point(8, fast, 1.0, [8, 4])]))
+    points = [Point(1, 81.0, 0.2, 0.2, 1.0), Point(8, 300.0, 0.1, 0.1, 6.0)]
+    text = show_plateau(Plateau(64, points))
     rows = [line for line in text.splitlines() if "█" in line]
     assert [row.split()[:4] for row in rows] == [
         ["1", "1.0", "81", "200"],

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bottleneck_lab.analysis.plateau import FILE, Plateau, Point, read_plateau, write_plateau
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
-from bottleneck_lab.measure.kinds.inference_server.plateau import point, show_plateau
+from bottleneck_lab.measure.kinds.inference_server.plateau import (
+    long_enough_s,
+    point,
+    show_plateau,
+)
 from bottleneck_lab.report.page.html import render_html
 
 PLATEAU = Plateau(
@@ -52,10 +57,45 @@ def test_it_is_kept_beside_the_capture_and_what_is_no_plateau_is_none(tmp_path):
 def test_too_few_answers_have_no_p99(tmp_path):
     nothing = np.zeros(4, np.int64)
     level = Level(nothing, nothing, nothing, nothing, nothing, [b""] * 4, 0.1)
-    write_plateau(Plateau(64, [point(8, level, 1.0, [])]), tmp_path)
+    write_plateau(Plateau(64, [point(8, level, 1.0, 64, [])]), tmp_path)
     found = read_plateau(tmp_path)
     assert found is not None
     assert found.points[0].p99_s is None
+
+
+def closed_loop(rate, clients, seconds, size):
+    """A server that answers `size` requests at once, `rate` a second; each client sends again at
+    once. Returns the level and the device's batches.
+    """
+    period_ns = size / rate * 1e9
+    begun, ended, batches = [0.0] * clients, [], []
+    while len(ended) < len(begun):
+        end = (len(batches) + 1) * period_ns
+        answered = len(begun[len(ended) : len(ended) + size])
+        ended += [end] * answered
+        batches.append(SimpleNamespace(ended_ns=end, means=[0] * answered))
+        begun += [end] * (answered if end < seconds * 1e9 else 0)
+    arrays = [np.array(each, np.int64) for each in (begun, begun, ended)]
+    status = np.full(len(begun), 200)
+    return Level(arrays[0], *arrays, status, [b""] * len(begun), 0.1), batches
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(60.0, 2.5), (25.0, 8.0), (200.0, 1.5)])
+def test_rate_and_latency_of_a_size_agree_by_littles_law(rate, seconds):
+    level, batches = closed_loop(rate, 64, seconds, 32)
+    found = point(32, level, seconds, 64, batches)
+    assert found.rate == pytest.approx(rate, rel=0.05)
+    assert found.rate * found.p50_s == pytest.approx(64, rel=0.1)
+
+
+def test_a_loop_in_which_most_clients_were_answered_once_shows_no_latency():
+    level, batches = closed_loop(10.0, 64, 1.5, 32)
+    found = point(32, level, 1.5, 64, batches)
+    assert found.rate == pytest.approx(10.0, rel=0.05), "5 a second, by what came within 1.5 s"
+    assert found.p50_s is None
+    assert long_enough_s(64, found.rate, 1.5) == 8.0
+    assert long_enough_s(64, 40.0, 1.5) == 4.0
+    assert long_enough_s(64, 400.0, 1.5) == 1.5
 
 
 def test_rates_measured_beside_other_programs_are_marked():

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bottleneck_lab.analysis.plateau import Plateau, Point
+from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.kinds.http_server.load.drawing import bar, ms
-from bottleneck_lab.measure.kinds.http_server.load.level import Level
+from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level
 
 SIZES = (1, 2, 4, 8, 16, 32)
+ROUNDS, MOST_POINT_S = 2.5, 8.0
+"""How often each client is to be answered, and how long that may take for one size."""
 _CONSTANT = re.compile(r"^MAX_BATCH\s*=\s*(\d+)", re.MULTILINE)
 
 
@@ -21,14 +25,34 @@ def max_batch_of(entry: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def point(size: int, level: Level, seconds: float, images: list[int]) -> Point:
-    """Return the result of a closed loop of `seconds`. `images`: the number in each batch that the
-    device ran.
+def point(size: int, level: Level, seconds: float, clients: int, batches: Sequence[Ran]) -> Point:
+    """Return the result of a closed loop of `seconds` with `clients`. `batches`: those that the
+    device ran meanwhile.
+
+    Rate and latencies are those of a server at work, so they agree by Little's law: a batch counts
+    from the end of the one before it, and a client's first request, which finds a queue that is
+    still filling, counts for no latency. Where most clients sent only one, there is none.
     """
-    quantiles = np.quantile(level.latencies_s(), (0.5, 0.99), method="higher").tolist()
+    rate = level.rate(seconds)
+    if len(batches) > 1:
+        answered = (level.status == OK).mean()
+        span_s = (batches[-1].ended_ns - batches[0].ended_ns) / 1e9
+        rate = float(answered * sum(len(batch.means) for batch in batches[1:]) / span_s)
+    latencies_s = level.latencies_s()[clients:]
+    quantiles = [np.inf, np.inf]
+    if len(latencies_s) >= clients:
+        quantiles = np.quantile(latencies_s, (0.5, 0.99), method="higher").tolist()
     # JSON, to which a plateau is written, has no infinity.
     p50_s, p99_s = (value if np.isfinite(value) else None for value in quantiles)
-    return Point(size, level.rate(seconds), p50_s, p99_s, float(np.mean(images or [0])))
+    images = [len(batch.means) for batch in batches]
+    return Point(size, rate, p50_s, p99_s, float(np.mean(images or [0])))
+
+
+def long_enough_s(clients: int, rate: float, least_s: float) -> float:
+    """Return the seconds, at least `least_s`, in which a server of that rate answers each client
+    several times; at most MOST_POINT_S.
+    """
+    return max(least_s, min(MOST_POINT_S, ROUNDS * clients / max(rate, 1e-9)))
 
 
 def show_plateau(plateau: Plateau) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 
 import psutil
 
-from bottleneck_lab.analysis.plateau import Plateau, write_plateau
+from bottleneck_lab.analysis.plateau import Plateau, Point, write_plateau
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context
@@ -36,6 +36,7 @@ from bottleneck_lab.measure.kinds.inference_server.bench import (
 )
 from bottleneck_lab.measure.kinds.inference_server.plateau import (
     SIZES,
+    long_enough_s,
     max_batch_of,
     point,
     show_plateau,
@@ -144,8 +145,8 @@ def _family_cpu_s() -> float:
 
 
 def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: float) -> Plateau:
-    """Measure the server's rate with one maximum batch size after another, each for `point_s`; then
-    give it back the `shipped` one.
+    """Measure the server's rate with one maximum batch size after another, each for `point_s`, or
+    longer if it is too slow for that; then give it back the `shipped` one.
     """
 
     def closed(clients: int, seconds: float) -> Level:
@@ -153,15 +154,20 @@ def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: 
             server.address, clients, seconds, server.follow, patience_s=FIRST_ANSWER_S
         )
 
-    points, clients = [], bench.context.settings.clients
+    def measured(size: int, seconds: float) -> Point:
+        before = len(server.batches)
+        level = closed(clients, seconds)
+        return point(size, level, seconds, clients, server.batches[before:])
+
+    points, clients = list[Point](), bench.context.settings.clients
     meter = LoadMeter(_family_cpu_s)
     for size in SIZES:
         server.command("MAX_BATCH", size)
         closed(1, 0.1)  # Triton starts again with each size: wait until it answers
-        before = len(server.batches)
-        level = closed(clients, point_s)
-        images = [len(batch.means) for batch in server.batches[before:]]
-        points.append(point(size, level, point_s, images))
+        points.append(measured(size, point_s))
+        seconds = long_enough_s(clients, points[-1].rate, point_s)
+        if points[-1].p50_s is None and seconds > point_s:
+            points[-1] = measured(size, seconds)
     other_cores = meter.cores()
     server.command("MAX_BATCH", shipped)
     closed(1, 0.1)

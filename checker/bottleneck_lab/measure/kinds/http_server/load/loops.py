@@ -62,6 +62,8 @@ def _lesson(closed_s: float, open_s: float) -> str:
             " its figures (coordinated omission)."
         )
     return (
-        "At this rate the server also keeps up with clients that arrive on their own schedule: both"
-        " loops agree."
+        "The server keeps this rate with clients that arrive on their own schedule, too. Only the"
+        " open loop's p99 is what users see who arrive so: it counts from when each was due. That"
+        " of the closed loop depends on how many clients there are, since each waits for those"
+        " before it."
     )
