@@ -57,7 +57,7 @@ def test_every_view_shows_the_chosen_labs_in_their_order(sqlite_room):
         me = load_me(connection, judge, person, room.clock())
         assert [lab.slug for lab in me.labs] == ["wrong", "slow"]
         rows = export_grades(connection, room.cohort, find_export("csv")).decode().splitlines()
-    assert [row.split(",")[4] for row in rows[1:]] == ["wrong", "slow"]
+    assert [row.split(",")[7] for row in rows[1:]] == ["wrong", "slow"]
 
 
 def test_what_is_not_chosen_or_not_open_is_refused(sqlite_room):
@@ -111,10 +111,14 @@ def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
                 page.fill(f"[name={name}]", value)
             page.press(f"[name={next(iter(fields))}]", "Enter")
             page.wait_for_selector("text=That did not work")
-            page.click("[data-back]")
-            page.wait_for_url(f"**{path}")
             kept = {name: page.input_value(f"[name={name}]") for name in fields}
             assert kept == fields, path
+            if "extra_budget" in fields:
+                assert page.input_value("[name=lab]") == "slow"
+            if "comment" not in fields and not path.startswith("/me"):
+                wrong = page.locator("[aria-invalid=true]")
+                assert wrong.get_attribute("name") == next(iter(fields))
+                assert wrong.is_visible(), "what it is folded into is open"
         page.goto(f"{address}/login/{_new_link(room, instructor)}")
         for path in ("/workshop", "/settings", f"/people/{ada.handle}"):
             page.goto(f"{address}{path}")

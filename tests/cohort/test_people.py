@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -22,6 +23,8 @@ from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.workshop import choose_labs
+from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.grading.verdict import Outcome
 
 from .serving import Visitor, serving
@@ -128,6 +131,9 @@ def test_an_assistant_is_removed_and_brought_back_and_gets_a_new_password(sqlite
     assert staff_command(room, "Grace").exit_code == 0
     taken = staff_command(room, "grace").exception
     assert "--new-password" in taken.remedy
+    nobody = staff_command(room, "Nobody", "--remove").exception
+    assert (taken.exit_code, nobody.exit_code) == (ExitCode.USAGE, ExitCode.USAGE)
+    assert RefusedError("busy", "", "").exit_code == ExitCode.ERROR, "the machine's fault"
     with room.cohort.database.reading() as connection:
         grace = people.find_staff(connection, "Grace")
 
@@ -376,6 +382,12 @@ def test_joining_again_on_the_same_machine_makes_no_second_learner(room):
             return CliRunner().invoke(app, ["join", url, code, *words])
 
         assert "You have joined" in join("--name", "Ada").output
+        assert "◆ is a lab of 'Autumn workshop'" in CliRunner().invoke(app, ["list"]).output
+        with room.cohort.database.writing() as connection:
+            choose_labs(connection, ["slow"], room.clock())
+        assert CliRunner().invoke(app, ["status"]).exit_code == 0
+        listed = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
+        assert [one["lab"] for one in listed if one["workshop"]] == ["slow"]
         first = load_membership().joined.learner
         assert "You have already joined" in join("--name", "Ada").output
         assert names(room) == ["Ada"]
@@ -404,3 +416,16 @@ def test_what_was_revoked_or_withdrawn_comes_back(room):
     assert room.join("Ada")[0].name == "Ada"
     assert Join(code, "x").same is None
     assert {row.revoked for row in room.rows(tables.join_codes)} == {None}
+
+
+def test_two_of_one_name_are_shown_with_their_ids(sqlite_room):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        for student_id in ("s1", "s2"):
+            people.add_person(connection, "learner", "Ada", 0.0, student_id=student_id)
+        people.add_person(connection, "learner", "Bob", 0.0, student_id="s3")
+    assert names(room) == ["Ada (s1)", "Ada (s2)", "Bob"]
+    with pages(room) as (instructor, _, _):
+        page = instructor.get("/grades").text
+        for shown in (">Ada (s1)<", ">Ada (s2)<", ">Bob<"):
+            assert shown in page

@@ -100,8 +100,8 @@ def test_a_preview_says_for_whom_by_the_shorter_list_and_why_an_override_goes(sq
         grade = f"/people/{ada}/grades/slow"
         assert instructor.post(grade, points="50", comment="As agreed").status == 303
         page = instructor.post(f"/people/{ada}/remove").text
-        assert "‡ overridden: the override counts only as long as" in page
-        assert "† overridden" not in page
+        assert "<small>overridden: counts only while the learner counts alone" in page
+        assert "no more than the lab is worth" not in page
 
 
 def test_a_shorter_extension_shows_what_it_costs(sqlite_room):

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from statistics import mean
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -66,6 +67,22 @@ def test_a_learner_goes_on_after_the_verdict_until_a_lab_passes_or_its_time_is_o
     own = [Try(10.0, False), Try(30.0, False), Try(5000.0, True)]
     (first, second) = play(scripts(own), Machines(), MINUTE).checks
     assert (first.sent, first.ended, second.sent, second.ended) == (10, 70, 100, 160)
+
+
+def test_a_rehearsal_says_for_whom_the_time_of_which_lab_runs_out():
+    late, done = [Try(10.0, False), Try(5000.0, True)], [Try(10.0, True)]
+    outcomes = play(scripts(done, late, late), Machines(), MINUTE)
+    assert outcomes.unfinished == {"slow": ["learner 1", "learner 2"]}
+    plan = Plan([BLOCK], 3, 2.5, Machines(), MINUTE)
+    result = rehearse(plan, options=False)
+    made_up = msgspec.structs.replace(result, unfinished=[outcomes.unfinished])
+    (sentence,) = summary.out_of_time(plan, made_up)
+    assert sentence == (
+        "slow: time is over at 1:00 for 2 of 3 learners who have not passed (learner 1, learner 2)."
+    )
+    several = msgspec.structs.replace(result, unfinished=[{}, outcomes.unfinished])
+    assert "for 1 of 3 learners" in summary.out_of_time(plan, several)[0]
+    assert summary.out_of_time(plan, msgspec.structs.replace(result, unfinished=[{}])) == []
 
 
 def test_limits_are_the_servers_own():

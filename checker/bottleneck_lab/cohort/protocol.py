@@ -60,7 +60,7 @@ class Help(_Request, frozen=True):
 
 class Joined(_Reply, frozen=True):
     """The learner is in. `token` is their only credential; `public_key` (PEM) checks every receipt
-    and verdict of this cohort.
+    and verdict of this cohort. `labs` are those of the workshop; older servers do not say.
     """
 
     cohort: str
@@ -69,6 +69,7 @@ class Joined(_Reply, frozen=True):
     name: str
     token: str
     public_key: str
+    labs: list[str] = []
 
 
 class Capture(_Request, frozen=True):

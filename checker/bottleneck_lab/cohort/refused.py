@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from bottleneck_lab.cohort.protocol import Refusal
-from bottleneck_lab.errors import LabError
+from bottleneck_lab.errors import ExitCode, LabError
 
 Code = Literal[
     "bad-request",
@@ -58,6 +58,10 @@ _STATUS: dict[Code, int] = {
 }
 
 
+_NOT_BY_THE_REQUEST: tuple[Code, ...] = ("altered", "busy", "cannot-help", "stale")
+"""Refusals that no other request would avoid: not a mistake of whoever made it."""
+
+
 class RefusedError(LabError):
     """The server turns a request down; message and remedy say why and what to do."""
 
@@ -67,6 +71,9 @@ class RefusedError(LabError):
         super().__init__(message, remedy)
         self.code = code
         self.retry_after_s = retry_after_s
+
+        if code not in _NOT_BY_THE_REQUEST:
+            self.exit_code = ExitCode.USAGE
 
     @property
     def status(self) -> int:

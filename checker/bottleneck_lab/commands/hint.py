@@ -12,6 +12,7 @@ from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
+from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
@@ -26,7 +27,10 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the next hint. Each one gives away a little more."""
+    """Show the next hint. Each one gives away a little more.
+
+    Exit code 2 if your instructor has not opened it yet, as for `lab solution`.
+    """
     workspace = here()
     hints = workspace.lab.spec.hints
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
@@ -38,19 +42,22 @@ def command(
         note_hint(workspace.lab.slug, str(workspace.root))
         indices = [taken]
     rows = [{"number": index + 1, "text": _text(workspace, hints[index])} for index in indices]
+    closed = taken is None and not again and opened is not None and opened < len(hints)
     if json:
         available = len(hints) if opened is None else min(opened, len(hints))
         print_json({"hints": rows, "of": len(hints), "open": available})
-        return
-    if taken is None and not again:
-        say(_why_none(len(rows), len(hints), allowed))
-    if taken is not None and is_blind(workspace):
-        note(
-            f"{taken + 1} of {len(hints)} hints taken; this is recorded with your diagnosis. Take"
-            " all of them, and the diagnosis no longer counts as yours."
-        )
-    for row in rows:
-        say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
+    else:
+        if taken is None and not again:
+            say(_why_none(len(rows), len(hints), allowed))
+        if taken is not None and is_blind(workspace):
+            note(
+                f"{taken + 1} of {len(hints)} hints taken; this is recorded with your diagnosis."
+                " Take all of them, and the diagnosis no longer counts as yours."
+            )
+        for row in rows:
+            say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
+    if closed:
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.client import PATIENCE_S, Client
-from bottleneck_lab.cohort.members.membership import require_membership
+from bottleneck_lab.cohort.members.membership import remember, require_membership
 from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
 from bottleneck_lab.wording import counted, spell_duration
@@ -69,7 +70,16 @@ def command(
     elif json:
         print_json(client.me())
     else:
-        _show(client.me(), client.url)
+        me = client.me()
+        _keep_labs(membership, me)
+        _show(me, client.url)
+
+
+def _keep_labs(membership: Membership, me: Me) -> None:
+    """Note which labs the workshop has now: `lab list` marks them without asking the server."""
+    labs = [lab.slug for lab in me.labs]
+    if labs != membership.joined.labs:
+        remember(replace(membership, joined=replace(membership.joined, labs=labs)))
 
 
 def _show_one(

@@ -7,7 +7,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands import diagnose, hint
-from bottleneck_lab.errors import UsageError
+from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.folder import open_workspace
 from bottleneck_lab.workspace.hints import load_hints
@@ -44,12 +44,15 @@ def taken() -> int:
 def test_without_a_cohort_every_hint_is_there(opened):
     for number in range(1, len(LAB.spec.hints) + 1):
         assert f"Hint {number} of {len(LAB.spec.hints)}" in run("hint").output
-    assert "There are no more hints" in run("hint").output
+    none = run("hint")
+    assert ("There are no more hints" in none.output, none.exit_code) == (True, 0)
 
 
 def test_hints_that_the_instructor_has_not_opened_are_not_given(opened):
     opened(0)
-    assert "So far your instructor has opened none of the hints for this lab" in run("hint").output
+    closed = run("hint")
+    assert "So far your instructor has opened none of the hints for this lab" in closed.output
+    assert closed.exit_code == ExitCode.USAGE, "as a locked solution"
     assert taken() == 0, "nor counted as taken"
     opened(1)
     assert "Hint 1 of" in run("hint").output

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, func, select
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.grading.credit import GRADED, Basis, basis_of, credit, only_answers
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
-from bottleneck_lab.cohort.members.people import Person, in_order
+from bottleneck_lab.cohort.members.people import Person, in_order, known_as
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import (
     LatePolicy,
@@ -71,9 +71,8 @@ class Student(msgspec.Struct, frozen=True):
 
     @property
     def known_as(self) -> str:
-        """Return the id that people know: Canvas's own number only where there is nothing else."""
-        ids = (self.student_id, self.sis_login, self.sis_id, self.canvas_id)
-        return next((each for each in ids if each), self.handle)
+        """Return the id by which people know the learner."""
+        return known_as(self)
 
     @property
     def institution_id(self) -> str:

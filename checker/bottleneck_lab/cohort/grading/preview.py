@@ -21,6 +21,7 @@ from bottleneck_lab.cohort.grading.grades import (
     load_grading,
     to_points,
 )
+from bottleneck_lab.cohort.members.people import told_apart
 from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
@@ -88,13 +89,13 @@ def compare(before: list[Grade], after: list[Grade], settings: Sequence[Setting]
         {(grade.student.handle, grade.lab) for grade in grades if grade.override}
         for grades in (before, after)
     )
-    names, order = {}, list(dict.fromkeys(grade.lab for grade in [*before, *after]))
+    students, order = {}, list(dict.fromkeys(grade.lab for grade in [*before, *after]))
     for at, grades in enumerate((before, after)):
         for grade in grades:
-            names[grade.student.handle] = grade.student.name
+            students[grade.student.handle] = grade.student
             labs = pairs.setdefault(grade.student.handle, {})
             labs.setdefault(grade.lab, [None, None])[at] = grade.score
-    changes = []
+    changes, names = [], told_apart(students.values())
     for handle, labs in pairs.items():
         # A lab without points that comes or goes changes nothing.
         differing = {
@@ -108,7 +109,7 @@ def compare(before: list[Grade], after: list[Grade], settings: Sequence[Setting]
                 [lab for lab in differing if (handle, lab) in overrides]
                 for overrides in (old_overrides & new_overrides, old_overrides ^ new_overrides)
             )
-            name = names[handle]
+            name = names[students[handle].id]
             changes.append(Change(handle, name, old_total, new_total, differing, kept, moved))
     counts = Counter(lab for change in changes for lab in change.labs)
     shown = {lab: counts[lab] for lab in order if counts[lab]}

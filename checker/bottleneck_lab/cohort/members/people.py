@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from secrets import token_hex
 from typing import Any, Literal
@@ -53,6 +54,24 @@ def in_order(rows: Iterable[Row[Any]]) -> list[Row[Any]]:
     return sorted(
         rows, key=lambda row: (plain(row.last_name or row.name), plain(row.first_name), row.id)
     )
+
+
+def known_as(person: Any) -> str:
+    """Return the id by which people know somebody: Canvas's own number only where there is nothing
+    else, and the handle where there is no id at all.
+    """
+    ids = (person.student_id, person.sis_login, person.sis_id, person.canvas_id)
+    return str(next((each for each in ids if each), person.handle))
+
+
+def told_apart(everybody: Iterable[Any]) -> dict[int, str]:
+    """Return the names of people by their number; those that several have with their ids."""
+    people = list(everybody)
+    counts = Counter(one.name.casefold() for one in people)
+    return {
+        one.id: f"{one.name} ({known_as(one)})" if counts[one.name.casefold()] > 1 else one.name
+        for one in people
+    }
 
 
 def as_person(row: Any) -> Person:

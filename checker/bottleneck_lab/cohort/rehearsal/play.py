@@ -64,11 +64,14 @@ class Check(msgspec.Struct):
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """The outcome of a rehearsal: every submission, and refusals by their code."""
+    """The outcome of a rehearsal: every submission, refusals by their code, and by lab the learners
+    who had not passed it when its time was over.
+    """
 
     checks: list[Check]
     refusals: dict[str, int]
     ended: float
+    unfinished: dict[str, list[str]] = {}
 
 
 class _Executor(LocalExecutor):
@@ -157,6 +160,7 @@ class _Play:
         self._checks: dict[str, tuple[Check, int]] = {}
         self._leases: dict[str, str] = {}
         self._refusals: dict[str, int] = {}
+        self._unfinished: dict[str, list[str]] = {}
 
     def draw_duration(self, lab: str, device: Device) -> float:
         """Return how long a check takes: as one of those recorded, else as is typical."""
@@ -209,6 +213,7 @@ class _Play:
             if at <= START + block.ends:
                 heapq.heappush(self._events, (at, index))
                 return
+            self._unfinished.setdefault(block.lab, []).append(learner.script.name)
             learner.block, learner.number = learner.block + 1, 0
 
     def _submit(self, intake: Intake, index: int) -> None:
@@ -272,7 +277,7 @@ class _Play:
                 for runner in runners:
                     runner.turn()
         checks = [check for check, _ in self._checks.values()]
-        return Outcomes(checks, self._refusals, self.now - START)
+        return Outcomes(checks, self._refusals, self.now - START, self._unfinished)
 
     def _advance(self, executors: Sequence[_Executor]) -> bool:
         """Move the clock to whatever comes next; False when nothing does."""

@@ -77,7 +77,8 @@ class Rehearsal(msgspec.Struct, frozen=True):
 
     `verdict_s` is the time within which 9 of 10 submissions have their verdict. `drained_s` is how
     long after the end of the last lab checks went on. `slower` are the waits if checks take
-    `SLOWER` times as long, `larger` those with more learners.
+    `SLOWER` times as long, `larger` those with more learners. `unfinished` are, in each room and by
+    lab, the learners who had not passed it when its time was over.
     """
 
     blocks: list[Block]
@@ -92,6 +93,7 @@ class Rehearsal(msgspec.Struct, frozen=True):
     slower: Option
     larger: list[Option]
     refusals: dict[str, int]
+    unfinished: list[dict[str, list[str]]]
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -283,7 +285,34 @@ def rehearse(
         slower=option(f"checks that take {SLOWER:g} times as long", replace(known, durations=slow)),
         larger=larger,
         refusals=dict(sum((Counter(room.refusals) for room in rooms), Counter())),
+        unfinished=[room.unfinished for room in rooms],
     )
+
+
+_MOST_NAMES = 8
+"""Learners that a sentence lists."""
+
+
+def out_of_time(plan: Plan, result: Rehearsal) -> list[str]:
+    """Say of each lab how many had not passed it when its time was over, and who: in the first
+    room, where several were played.
+    """
+    sentences = []
+    for block in plan.blocks:
+        counts = [len(room.get(block.lab, [])) for room in result.unfinished]
+        if not any(counts):
+            continue
+        mean = sum(counts) / len(counts)
+        names = result.unfinished[0].get(block.lab, [])
+        shown = ", ".join(names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        who = f"{shown}{more}" if names else "nobody"
+        sentences.append(
+            f"{block.lab}: time is over at {clock(block.ends)} for {mean:.2g} of"
+            f" {counted(plan.learners, 'learner')} who have not passed"
+            f" ({'in the first room ' if len(counts) > 1 else ''}{who})."
+        )
+    return sentences
 
 
 def clock(seconds: float) -> str:

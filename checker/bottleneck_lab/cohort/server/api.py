@@ -41,6 +41,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
+from bottleneck_lab.cohort.workshop import workshop_labs
 
 router = APIRouter(prefix="/api")
 MOST_WAIT_S = 25.0
@@ -89,6 +90,8 @@ async def join(request: Request) -> Response:
 def _join(request: Request, message: Join) -> Joined:
     shared = state(request)
     person, token = join_as(request, message)
+    with shared.cohort.database.reading() as connection:
+        labs = workshop_labs(connection)
     return Joined(
         shared.identifier,
         shared.cohort.config.name,
@@ -96,6 +99,7 @@ def _join(request: Request, message: Join) -> Joined:
         person.name,
         token,
         shared.public_key,
+        labs,
     )
 
 

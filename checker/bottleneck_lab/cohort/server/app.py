@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy.exc import InterfaceError, OperationalError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottleneck_lab.cohort.refused import RefusedError
@@ -28,8 +31,9 @@ from bottleneck_lab.cohort.server import (
     staff,
     workshop,
 )
-from bottleneck_lab.cohort.server.guard import HEADERS, LoginNeededError, session_of
+from bottleneck_lab.cohort.server.guard import HEADERS, Fields, LoginNeededError, session_of
 from bottleneck_lab.cohort.server.state import State, answer, state
+from bottleneck_lab.cohort.server.typed import page_of_form, refill
 from bottleneck_lab.cohort.structs import inspect_structs
 from bottleneck_lab.errors import LabError
 
@@ -76,12 +80,12 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
         sign_in.mount(app, shared)
     app.mount("/static", StaticFiles(directory=STATIC))
     app.exception_handler(RefusedError)(_refused)
+    for unknown in (HTTPException, RequestValidationError):
+        app.exception_handler(unknown)(_unknown)
     app.exception_handler(LoginNeededError)(
         lambda _request, _error: RedirectResponse("/login", status_code=303)
     )
-    app.exception_handler(LabError)(
-        lambda request, error: _refused(request, RefusedError("busy", error.message, error.remedy))
-    )
+    app.exception_handler(LabError)(_failed)
     # A database that restarts is no fault of the request: clients try again by themselves.
     for gone in (OperationalError, InterfaceError, UnavailableError):
         app.exception_handler(gone)(_no_database)
@@ -116,16 +120,56 @@ class _Headers:
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
-def _refused(request: Request, refused: Any) -> Response:
+async def _refused(request: Request, refused: Any) -> Response:
     if request.url.path.startswith("/api/"):
         response = answer(refused.answer(), refused.status)
+    elif (again := await _form_again(request, refused)) is not None:
+        response = again
     else:
-        response = state(request).page(
-            "problem.html", session_of(request), refused.status, problem=refused
-        )
+        response = await run_in_threadpool(_problem, request, refused, refused.status)
     if refused.retry_after_s:
         response.headers["Retry-After"] = f"{refused.retry_after_s:.0f}"
     return response
+
+
+async def _failed(request: Request, error: Any) -> Response:
+    return await _refused(request, RefusedError("busy", error.message, error.remedy))
+
+
+def _problem(request: Request, problem: LabError, status: int) -> Response:
+    return state(request).page("problem.html", session_of(request), status, problem=problem)
+
+
+async def _form_again(request: Request, refused: RefusedError) -> Response | None:
+    """Return the page of the form that was refused, with what was typed; None without one."""
+    fields: Fields | None = getattr(request.state, "typed", None)
+    page = await page_of_form(request) if fields is not None else None
+    if fields is None or page is None:
+        return None
+    notice = state(request).render(
+        "_refused.html",
+        problem=refused,
+        typed=any(fields.values()),
+        files=any(fields.files.values()),
+    )
+    path, text = page
+    text = refill(text, path, request.url.path, fields, notice)
+    return Response(text, refused.status, media_type="text/html; charset=utf-8")
+
+
+async def _unknown(request: Request, error: Any) -> Response:
+    """Answer a request for what there is not: in words, for people and for programs."""
+    path, status = request.url.path, getattr(error, "status_code", 400)
+    message, remedy = f"There is no page at {path}.", "Your own page is at /me."
+    if path == "/courses" or path.startswith(("/oidc/", "/lti/")):
+        message = "This cohort has neither accounts nor courses of an institution."
+        remedy = "A section `[oidc]` or `[[lti]]` in the `cohort.toml` of its folder adds them."
+    elif status != 404:
+        message, remedy = "This address does not take that.", "Follow the links of the pages."
+    problem = RefusedError("not-found" if status == 404 else "bad-request", message, remedy)
+    if path.startswith("/api/"):
+        return answer(problem.answer(), status)
+    return await run_in_threadpool(_problem, request, problem, status)
 
 
 def _no_database(request: Request, _error: Any) -> Response:

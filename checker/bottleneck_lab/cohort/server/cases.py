@@ -76,7 +76,7 @@ def answer_case(request: Request, session: AsLearner, name: str, fields: Form) -
     last = len(cases.case_files(case)[PROGRAM].splitlines())
     if not 1 <= float(answers["line"]) <= last:
         raise RefusedError(
-            "bad-request", f"The program has lines 1 to {last}.", "Go back, and name one of them."
+            "bad-request", f"The program has lines 1 to {last}.", "Name one of them."
         )
     if name not in _answered(request, session):
         graded = cases.grade(case, answers)

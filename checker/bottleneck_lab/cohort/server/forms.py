@@ -75,6 +75,6 @@ def answer_fields(questions: Iterable[QuestionSpec], fields: Mapping[str, str]) 
         answer = read_answer(question, fields.get(f"answer-{question.id}", ""))
         fault = form_problem(question, answer) if is_given(answer) else "It is not answered yet."
         if fault:
-            raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Go back; answer it.")
+            raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Answer it.")
         answers[question.id] = answer
     return answers

@@ -80,6 +80,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         "grades.html",
         session,
         rows=rows,
+        names=people.told_apart(student for student, _ in rows),
         labs=labs,
         points=worth,
         exports=EXPORTS,

@@ -157,6 +157,9 @@ async def form(request: Request) -> Fields:
             "This form was not sent from its own page.",
             "Reload the page and try again.",
         )
+    # For the page that says what to change, should this be refused. Only what the browser's own
+    # page sent: another site's fields are not shown on it.
+    request.state.typed = fields
     return fields
 
 

@@ -121,7 +121,7 @@ def _files(lab: Lab, fields: Fields, answers: dict[str, Any], *, needed: bool) -
     """Return the files to submit: what was chosen, and the rest as shipped."""
     chosen = {name: fields.files.get(f"file-{name}", b"") for name in lab.spec.editable}
     if needed and not any(chosen.values()):
-        raise RefusedError("wrong-files", "No file was chosen.", "Go back, and choose yours.")
+        raise RefusedError("wrong-files", "No file was chosen.", "Choose yours.")
     files = {name: data or (lab.path / name).read_bytes() for name, data in chosen.items()}
     shipped = lab.path / DIAGNOSIS
     if answers:

@@ -137,10 +137,7 @@ def _lab(
     distribution = load_distribution(connection, shared.judge, slug)
     rules, zone = load_rules(connection, slug), load_settings(connection).timezone
     attempts = load_attempts(connection, shared.judge, tables.submissions.c.lab == slug)
-    names = {
-        row.id: row.name
-        for row in connection.execute(select(tables.people.c.id, tables.people.c.name))
-    }
+    names = people.told_apart(connection.execute(select(tables.people)))
     return shared.page(
         "lab.html",
         session,

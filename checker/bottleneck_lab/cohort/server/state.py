@@ -73,6 +73,10 @@ class State:
         except ValueError:  # what a learner's machine calls a moment
             return plain(at)
 
+    def render(self, name: str, **values: Any) -> str:
+        """Render a template, or a part of a page."""
+        return self.templates.get_template(name).render(values)
+
     def page(
         self, name: str, session: Session | None, status: int = 200, **values: Any
     ) -> Response:
@@ -90,7 +94,7 @@ class State:
             "config": self.cohort.config,
             "zone": self.zone,
         }
-        text = self.templates.get_template(name).render({**shared, **values})
+        text = self.render(name, **{**shared, **values})
         page = Response(text, status, media_type="text/html; charset=utf-8")
         if name in KEEPS_TYPED:
             page.headers["Cache-Control"] = "private, max-age=0, must-revalidate"

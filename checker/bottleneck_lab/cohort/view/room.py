@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.cohort.members.calls import call_of
-from bottleneck_lab.cohort.members.people import in_order
+from bottleneck_lab.cohort.members.people import in_order, told_apart
 from bottleneck_lab.cohort.running.leases import queue_length
 from bottleneck_lab.cohort.running.queue_order import load_queue
 from bottleneck_lab.cohort.running.workers import RunnerStatus, load_runners
@@ -286,10 +286,14 @@ def _rows(
     groups: dict[int, list[Any]] = defaultdict(list)
     for person in learners:
         groups[person.merged_into or person.id].append(person)
+    own = [person for person in learners if person.merged_into is None]
+    names = told_apart(own)
     return [
-        _row(person, groups[person.id], submitted[person.id], verdicts, labs, now)
-        for person in learners
-        if person.merged_into is None
+        msgspec.structs.replace(
+            _row(person, groups[person.id], submitted[person.id], verdicts, labs, now),
+            name=names[person.id],
+        )
+        for person in own
     ]
 
 

@@ -20,7 +20,13 @@ from bottleneck_lab.cohort.rehearsal.learners import (
 )
 from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Machines
-from bottleneck_lab.cohort.rehearsal.summary import Plan, Rehearsal, rehearse, span
+from bottleneck_lab.cohort.rehearsal.summary import (
+    Plan,
+    Rehearsal,
+    out_of_time,
+    rehearse,
+    span,
+)
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import sort_of
 from bottleneck_lab.cohort.runsheet import dues_of, times_of_one_day
@@ -195,6 +201,8 @@ def _print_result(plan: Plan, result: Rehearsal) -> None:
     say(f"9 of 10 submissions have their verdict within {result.verdict_s / 60:.1f} minutes.")
     if result.drained_s > 60:
         say(f"The last check ends {result.drained_s / 60:.0f} minutes after the last lab does.")
+    for sentence in out_of_time(plan, result):
+        say(sentence, hang=2)
     for code, count in sorted(result.refusals.items()):
         say(f"Refused: {counted(count, 'submission')} ({code}).")
     title = "Minutes until a check begins, if something changes"
