@@ -16,7 +16,7 @@ import msgspec
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.conclusion import Stopped, conclude
-from bottleneck_lab.grading.criteria import grade_check, not_measured
+from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_measured
 from bottleneck_lab.grading.verdict import (
     CriterionResult,
     Graded,
@@ -103,9 +103,8 @@ def check_lab(
     predicted = None
     if graded and graded.prediction:
         quantity: Quantity = "memory" if lab.predicts_memory(device) else "time"
-        predicted = msgspec.structs.replace(
-            graded.prediction, measured=measured.speedup, quantity=quantity
-        )
+        gain = measured.speedup if quantity == "memory" else measured_speedup(measured)
+        predicted = msgspec.structs.replace(graded.prediction, measured=gain, quantity=quantity)
     return Verdict(
         outcome=conclusion.outcome,
         reason=conclusion.reason,
@@ -125,6 +124,15 @@ def check_lab(
         prediction=predicted,
         measurement=finite(measured.details),
     )
+
+
+def measured_speedup(measured: Measured) -> float | None:
+    """Return the speed-up that a check measured; None where other programs took the cores from it
+    and the target stayed open: the figure is then theirs as much as the work's.
+    """
+    disturbed = (measured.conditions.other_cores or 0.0) > BUSY_CORES
+    is_open = any(each.kind == "target" and each.holds is None for each in measured.results)
+    return None if disturbed and is_open else measured.speedup
 
 
 def without_answers(lab: Lab, verdict: Verdict) -> Verdict:

@@ -403,7 +403,10 @@ def describe_prediction(verdict: Verdict) -> str:
         prediction += f" first (corrected: {verdict.prediction.corrected:.2f}x)"
     if measured is None:
         # Work that passed was measured; the factor that it needed is known from other checks only.
-        return f"{prediction}." if passed else f"{prediction}; the gain was not measured."
+        if passed:
+            return f"{prediction}."
+        undecided = verdict.outcome is Outcome.INCONCLUSIVE
+        return f"{prediction}; the gain {'could not be' if undecided else 'was not'} measured."
     near = describe_factor(predicted / measured if measured > 0 else math.inf)
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."

@@ -240,6 +240,13 @@ def test_a_gpu_repeats_its_step_to_take_the_time_that_was_asked_for_and_says_wha
     assert MadeUpGpu(wanted_s).step_s(16) == pytest.approx(step_s)
 
 
+def test_the_gain_is_shown_with_the_two_rates_that_it_is_a_ratio_of():
+    run = run_of([200.0] * 96)
+    (note,) = check.gain_notes(context(), run, 0.01)
+    assert "trained 79.6 rows/s, 0.80x the 100 that the shipped loader" in note
+    assert check.gain_notes(context(), PipelineRun(16), 0.01) == []
+
+
 def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
     gpu = SimpleNamespace(
         device="cuda", settings=InputPipelineSettings(samples=ROWS, device_share=0.5)

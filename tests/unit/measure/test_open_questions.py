@@ -9,11 +9,16 @@ from msgspec.structs import replace
 
 from bottleneck_lab.catalog import CriterionSpec, find_lab, load_labs
 from bottleneck_lab.errors import BusyMachineError
-from bottleneck_lab.grading.conclusion import Stopped
+from bottleneck_lab.grading.conclusion import Conditions, Stopped
 from bottleneck_lab.grading.verdict import CriterionResult, Graded, Outcome
 from bottleneck_lab.measure import verifier
 from bottleneck_lab.measure.context import Measured
-from bottleneck_lab.measure.verifier import _Ended, check_lab, without_answers
+from bottleneck_lab.measure.verifier import (
+    _Ended,
+    check_lab,
+    measured_speedup,
+    without_answers,
+)
 
 GIVEN = [
     CriterionResult("cause", "diagnosis", True, "right"),
@@ -39,6 +44,22 @@ def test_answers_are_not_graded_without_measured_work(ended):
 
 def test_answers_are_graded_with_work_that_is_right_however_slow():
     assert verifier._diagnosis_results(GIVEN, _Ended(Measured([RIGHT, SLOW]))) == GIVEN
+
+
+@pytest.mark.parametrize(
+    ("holds", "other_cores", "gain"),
+    [
+        (None, 1.1, None),
+        (None, 0.1, 0.79),
+        (False, 1.1, 0.79),
+        (True, 1.1, 0.79),
+        (None, None, 0.79),
+    ],
+)
+def test_a_gain_that_stayed_open_beside_other_programs_is_not_measured(holds, other_cores, gain):
+    target = replace(SLOW, holds=holds)
+    measured = Measured([RIGHT, target], speedup=0.79, conditions=Conditions(None, other_cores))
+    assert measured_speedup(measured) == gain
 
 
 def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(

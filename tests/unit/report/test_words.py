@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Standing
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.page import charts, steps_chart
@@ -136,6 +136,15 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
 
 def test_a_verdict_signed_before_predictions_named_their_quantity_still_has_the_same_bytes():
     assert msgspec.json.encode(Prediction(2.0, 1.5)) == b'{"predicted":2.0,"measured":1.5}'
+
+
+def test_a_gain_that_stayed_open_could_not_be_measured():
+    verdict = msgspec.structs.replace(
+        made_up.slow(), outcome=Outcome.INCONCLUSIVE, prediction=Prediction(1.9, None)
+    )
+    assert words.describe_prediction(verdict) == (
+        "You predicted 1.90x; the gain could not be measured."
+    )
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():

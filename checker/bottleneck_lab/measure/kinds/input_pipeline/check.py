@@ -100,7 +100,11 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
                 for step in run.timed()
             ],
         },
-        notes=[device_note(context, step_s, before_s), *sharing_notes(run, max(step_s, after_s))],
+        notes=[
+            device_note(context, step_s, before_s),
+            *gain_notes(context, run, before_s),
+            *sharing_notes(run, max(step_s, after_s)),
+        ],
         speedup=run.samples_per_s() * before_s if run.timed() else None,
         conditions=Conditions(
             other_cores=foreign_cores, cores=os.cpu_count(), noise=abs(drift - 1)
@@ -228,6 +232,21 @@ def _decide_at_all(spec: CriterionSpec, samples: list[list[float]]) -> Decision:
     if all(other.state is first.state for other in others):
         return first
     return msgspec.structs.replace(first, state=State.INCONCLUSIVE)
+
+
+def gain_notes(
+    context: Context[InputPipelineSettings], run: PipelineRun, loader_s: float
+) -> list[str]:
+    """Note the two rates whose ratio is the gain, if the script was timed. `loader_s`: seconds that
+    the shipped loader takes for a sample.
+    """
+    if not run.timed():
+        return []
+    rate, called = run.samples_per_s(), context.settings.samples.called
+    return [
+        f"Your script trained {rate:.3g} {called}/s, {rate * loader_s:.2f}x the {1 / loader_s:.3g}"
+        " that the shipped loader prepared just before."
+    ]
 
 
 def sharing_notes(run: PipelineRun, alone_s: float) -> list[str]:
