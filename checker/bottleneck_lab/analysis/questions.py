@@ -116,7 +116,8 @@ QUESTIONS = (
     ),
     Question(
         "idle-in-ranges",
-        "While a device was idle, which marked ranges was the host in, and for how long?",
+        "While a device was idle, which marked ranges was the host in, and for how long? (Percent:"
+        " of the time from a device's first work to its last, or of the marked steps.)",
         """
         SELECT ranges.name, count(*) AS stretches,
                sum(min(idle.end, ranges.end) - max(idle.start, ranges.start)) / 1e6 AS idle_ms,
@@ -130,7 +131,8 @@ QUESTIONS = (
     ),
     Question(
         "idle-in-calls",
-        "While a device was idle, which calls that copy or wait was the host in, and for how long?",
+        "While a device was idle, which calls that copy or wait was the host in, and for how long?"
+        " (Percent: of the time from a device's first work to its last, or of the marked steps.)",
         """
         SELECT runtime.name, count(*) AS stretches,
                sum(min(idle.end, runtime.end) - max(idle.start, runtime.start)) / 1e6 AS idle_ms,

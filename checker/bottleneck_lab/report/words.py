@@ -201,7 +201,8 @@ def format_serving(use: ServingUse) -> str:
     return (
         f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device"
         f" takes {format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)}"
-        f" between batches, and is idle {format_share(use.idle_share)} of the time"
+        f" between batches, and is idle {format_share(use.idle_share)} of the time from the first"
+        " batch to the last"
     )
 
 
@@ -403,10 +404,8 @@ def describe_prediction(verdict: Verdict) -> str:
         prediction += f" first (corrected: {verdict.prediction.corrected:.2f}x)"
     if measured is None:
         # Work that passed was measured; the factor that it needed is known from other checks only.
-        if passed:
-            return f"{prediction}."
-        undecided = verdict.outcome is Outcome.INCONCLUSIVE
-        return f"{prediction}; the gain {'could not be' if undecided else 'was not'} measured."
+        words = "was not" if verdict.outcome is not Outcome.INCONCLUSIVE else "could not be"
+        return f"{prediction}." if passed else f"{prediction}; the gain {words} measured."
     near = describe_factor(predicted / measured if measured > 0 else math.inf)
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
