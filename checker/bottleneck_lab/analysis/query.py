@@ -47,6 +47,8 @@ report does, and say nothing of why.
 """
 INTERRUPTIONS = "interruptions"
 """The rows of `device` that took longer than the same kernels in other steps."""
+THREADS = "threads"
+"""The threads that `thread` numbers in other tables."""
 WAITS = "waits"
 """The rows of `runtime` that a report counts as waits of the program."""
 ROW_LIMIT = 100_000
@@ -77,7 +79,7 @@ def query(
     timeline: Timeline, sql: str, limit: int = ROW_LIMIT, *, limit_s: float = TIME_LIMIT_S
 ) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
-    memory, graph_nodes, waits, interruptions, counted, idle and recorded.
+    memory, graph_nodes, threads, waits, interruptions, counted, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
@@ -122,6 +124,7 @@ def _tables(timeline: Timeline, sql: str) -> Iterator[tuple[str, Columns]]:
     for name in TABLES:
         yield name, columns_of(source(name), name)
     yield GRAPH_NODES, _graph_columns(find_graph_nodes(source(GRAPH_NODES)))
+    yield THREADS, _thread_columns(timeline)
     yield WAITS, _wait_columns(source(WAITS))
     yield INTERRUPTIONS, _interruption_columns(source(INTERRUPTIONS))
     yield COUNTED, _counted_columns(source(COUNTED))
@@ -174,6 +177,20 @@ def _columns(timeline: Timeline, table: Any, *, calls: bool) -> Columns:
             columns["duration"] = values - columns["start"]
     if calls:
         columns["line"] = np.append(strings, "")[lines_at(timeline, table)]
+    return columns
+
+
+def _thread_columns(timeline: Timeline) -> Columns:
+    """Return the columns of the table `threads`: the number that other tables have, rank, process,
+    the thread's own number, and its name.
+    """
+    threads = timeline.threads
+    columns: Columns = {
+        "thread": np.arange(len(threads)),
+        "rank": np.array([each.rank for each in threads], dtype=np.int64),
+    }
+    for name in ("pid", "tid", "name"):
+        columns[name] = np.array([getattr(each, name) for each in threads], dtype=object)
     return columns
 
 
@@ -285,6 +302,7 @@ def _schema_remedy() -> str:
         f" duration), or runtime or {WAITS} (the same and line), or {INTERRUPTIONS} (as device, and"
         f" excess), or memory, or {GRAPH_NODES}"
         f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or"
-        f" {COUNTED}(rank, start, host_end, end), or {IDLE} or {RECORDED}(rank, device, start, end,"
+        f" {COUNTED}(rank, start, host_end, end), or {THREADS}(thread, rank, pid, tid, name), or"
+        f" {IDLE} or {RECORDED}(rank, device, start, end,"
         " duration)."
     )

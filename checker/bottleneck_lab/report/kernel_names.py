@@ -27,6 +27,8 @@ _PLAIN = re.compile(
 )
 _UNTELLING = re.compile(r"Params|Array|Opaque|Metadata|Calculator|Load|Store|Policy|Tensor|array")
 _SPACES = re.compile(r"^(?:at::native::|\(anonymous namespace\)::|anonymous::)+")
+# `ncclKernel_allreduce (emulated: modelled link, not NCCL)`
+_EMULATED_LINK = re.compile(r"^ncclKernel_(\w+) \(emulated: .*\)$")
 # Names that say nothing without the one before them.
 _BARE = {"kernel", "Kernel", "Kernel2", "kernel2"}
 MOST_PARTS = 2
@@ -34,8 +36,11 @@ MOST_PARTS = 2
 
 def short_name(name: str) -> str:
     """Return a C++ kernel name without return type, namespaces of torch and parameters, and of its
-    template arguments only those that tell what it does; any other name unchanged.
+    template arguments only those that tell what it does; of a message on a modelled link what it
+    is; any other name unchanged.
     """
+    if match := _EMULATED_LINK.match(name):
+        return f"{match[1]} (emulated)"
     parts = _parts(name)
     if parts is None:
         return name

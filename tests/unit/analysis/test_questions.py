@@ -130,6 +130,21 @@ def test_a_token_is_told_by_host_and_device(loaded):
     assert row == [0, "token 1", 1.0, 0.04, 1, 0.3]
 
 
+def test_a_range_of_an_idle_time_says_whose_thread_it_is(loaded):
+    timeline = loaded(
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "main"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "worker"}},
+        kernel("gemm", 0, 10, 1),
+        event("user_annotation", "data", 20, 50),
+        event("user_annotation", "batch", 10, 80, 2),
+        event("user_annotation", "both", 10, 5),
+        event("user_annotation", "both", 10, 5, 2),
+        kernel("gemm", 100, 10, 2),
+    )
+    rows = {row[0]: row[1] for row in ask(timeline, "idle-in-ranges").rows}
+    assert rows == {"data": "main", "batch": "worker", "both": "2 threads"}
+
+
 def percent(timeline, question: str, name: str = "") -> float:
     """The percentages that a ready question gives for the rows whose name contains `name`."""
     return sum(row[-1] for row in ask(timeline, question).rows if name in str(row[0])) / 100

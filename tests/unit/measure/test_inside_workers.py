@@ -55,3 +55,25 @@ def test_without_workers_nothing_is_added(tmp_path):
     assert not list((tmp_path / "rows").iterdir())
     add_worker_rows(tmp_path / "none.json.gz", tmp_path / "rows")
     assert not (tmp_path / "none.json.gz").exists()
+
+
+def test_a_worker_of_another_epoch_is_another_process_and_its_code_is_listed_once(tmp_path):
+    def row(name, category, tid, begin, length):
+        place = {"pid": tid, "tid": tid, "args": {}}
+        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length} | place
+
+    events = [row("ProfilerStep#1", "user_annotation", 1, 0, 100)]
+    for tid, begin in ((2, 0), (3, 50)):
+        label = {"name": "DataLoader worker 0"}
+        events += [
+            {"ph": "M", "name": "thread_name", "pid": tid, "tid": tid, "args": label},
+            row("batch of 16", "user_annotation", tid, begin, 40),
+            row("train.py(7): __getitem__", "python_function", tid, begin, 40),
+        ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    summary = summarise(load(path))
+    assert sorted(use.worker for use in summary.workers) == [
+        f"DataLoader worker 0, process {number} of 2 (epochs start their own)" for number in (1, 2)
+    ]
+    assert summary.lines == [], "the workers' own list has them"

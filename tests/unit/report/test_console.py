@@ -445,6 +445,11 @@ def test_a_stretch_says_what_each_device_ran_and_tells_messages_by_their_size(dr
     text = draw(render_selection, Selection(0, 100, [device], []), timeline)
     assert re.search(r"60.0% +60 ns ncclDevKernel_AllReduce of 4 B \(15 times\)", text)
     assert re.search(r"20.0% +20 ns ncclDevKernel_AllReduce of 27.0 MiB\n", text)
+    long = [replace(each, name="nccl_with_a_long_name" * 5) for each in work]
+    cut = draw(render_selection, Selection(0, 100, [replace(device, work=long)], []), timeline)
+    assert re.search(r"nccl\w+… of 4 B \(15 times\)\n", cut)
+    assert re.search(r"nccl\w+… of 27.0 MiB\n", cut)
+    assert max(map(len, cut.splitlines())) <= 80
 
 
 def test_a_part_without_which_nothing_would_be_faster_says_so(draw):

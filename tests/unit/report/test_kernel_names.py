@@ -66,6 +66,7 @@ SIGMOID = (
             "softmax_warp_forward<…>",
         ),
         ("void cudnn::bn_fw_inf(float const*)", "cudnn::bn_fw_inf"),
+        ("ncclKernel_allreduce (emulated: modelled link, not NCCL)", "allreduce (emulated)"),
     ],
 )
 def test_a_name_is_shortened_to_what_the_kernel_does(name, short):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
+from bottleneck_lab.analysis.host.workers import worker_threads
 from bottleneck_lab.analysis.rows import look_up, named, numbers_in, union_of
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF, STEP_NAME
@@ -28,7 +29,7 @@ from bottleneck_lab.trace.timeline import (
 )
 
 _LIBRARY = re.compile(
-    r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages"
+    r"(?:^|/)(?:torch|torchvision|numpy|PIL|threading|contextlib|site-packages|dist-packages"
     r"|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
     # Python's own, of which a profiler cuts the path to them
     r"|^(?:abc|ast|codecs|collections|concurrent|copyreg|enum|functools|importlib|inspect|json"
@@ -355,6 +356,8 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     if not (calls.layer == PYTHON).any():
         return []
     own = ~named(timeline, python, _LIBRARY)
+    # A loader's workers have a list of their own.
+    own &= ~np.isin(python.thread, worker_threads(timeline))
     rows, duration = calls.rows(PYTHON)[own], (python.end - python.start)[own]
     layer = np.full(len(calls.layer), -1, dtype=np.int8)
     layer[rows] = PYTHON

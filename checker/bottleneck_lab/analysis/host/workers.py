@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -76,12 +77,29 @@ def find_loader(timeline: Timeline, window: Window) -> LoaderUse | None:
     return LoaderUse(0, 0, False, 0, 0) if in_workers else None
 
 
+def worker_threads(timeline: Timeline) -> list[int]:
+    """Return the numbers of the threads of loaders' worker processes."""
+    return [
+        thread for thread, info in enumerate(timeline.threads) if _WORKER.match(info.name or "")
+    ]
+
+
 def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
-    """Return every worker that made a batch in the window, the busiest first."""
+    """Return every worker that made a batch in the window, the busiest first. Of a worker that was
+    started anew, as each epoch does unless workers are kept, each process stands by itself.
+    """
     workers = []
-    for thread, info in enumerate(timeline.threads):
-        if not _WORKER.match(info.name or ""):
-            continue
+    threads = worker_threads(timeline)
+    processes = Counter(
+        (timeline.threads[each].rank, timeline.threads[each].name) for each in threads
+    )
+    begun = Counter[tuple[int, str]]()
+    for thread in threads:
+        info = timeline.threads[thread]
+        worker, key = str(info.name), (info.rank, info.name)
+        begun[key] += 1
+        if processes[key] > 1:
+            worker += f", process {begun[key]} of {processes[key]} (epochs start their own)"
         mine = (timeline.ranges.thread == thread) & (timeline.ranges.end > window.start)
         busy = iv.clip(union_of(timeline.ranges, mine), *window)
         if busy.total:
@@ -89,9 +107,7 @@ def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
             rank = int(timeline.ranges.rank[mine][0])
             lines = _lines(timeline, thread, busy)
             share = busy.total / max(window.length, 1)
-            workers.append(
-                WorkerUse(rank, str(info.name), count, busy.total // count, share, lines)
-            )
+            workers.append(WorkerUse(rank, worker, count, busy.total // count, share, lines))
     return sorted(workers, key=lambda use: -use.busy_share)
 
 

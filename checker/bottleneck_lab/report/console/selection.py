@@ -54,7 +54,7 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         sheet.line(text, indent=1, lead=f"{_names(alike, timeline)}: ", style="bold")
         for row in alike[0].work:
             size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
-            _print_named(sheet, f"{short_name(row.name)}{size}", row.time_ns, row.rows, length)
+            _print_named(sheet, short_name(row.name), size, row.time_ns, row.rows, length)
     sheet.heading("What every thread did")
     threads, times = [], Counter[tuple[str, int]]()
     for use in selection.threads:
@@ -105,12 +105,15 @@ def _print_threads(
     busy = f"busy {words.format_share(use.busy_ns / length)}"
     sheet.line(f"{ranks}{_thread_name(use, timeline)}: {busy}", indent=1, style="bold")
     for row in use.names:
-        _print_named(sheet, f"{short_name(row.name)}, {row.kind}", row.time_ns, row.rows, length)
+        name, kind = short_name(row.name), f", {row.kind}"
+        _print_named(sheet, name, kind, row.time_ns, row.rows, length)
 
 
-def _print_named(sheet: Sheet, name: str, time_ns: int, rows: int, length: int) -> None:
-    """Print what took part of the stretch: its share, its time, its name, and how often it ran."""
+def _print_named(sheet: Sheet, name: str, more: str, time_ns: int, rows: int, length: int) -> None:
+    """Print what took part of the stretch: its share, its time, its name, and how often it ran. A
+    long name is cut before `more`, which tells it from others.
+    """
     lead = f"{words.format_share_column(time_ns / length):>6} {words.format_duration(time_ns):>9} "
     count = f" ({rows:,} times)" if rows > 1 else ""
     room = sheet.width - len(lead) - 3 - len(count)
-    sheet.path(f"{sheet.safe(lead)}{sheet.fit(name, room)}{count}", indent=3)
+    sheet.path(f"{sheet.safe(lead)}{sheet.fit(name, room, end=more)}{count}", indent=3)

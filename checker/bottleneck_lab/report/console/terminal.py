@@ -116,14 +116,17 @@ class Sheet:
         """Write a path or command on one line, however long, so it can be copied."""
         self.write(Text(" " * indent + self.safe(text)))
 
-    def fit(self, text: str, room: int, *, lines: bool = False) -> str:
-        """Return `text` cut to `room` characters, on one line unless it may have `lines`."""
-        text, ellipsis = self.safe(text), self.safe("…")
+    def fit(self, text: str, room: int, *, lines: bool = False, end: str = "") -> str:
+        """Return `text` and `end`, cut to `room` characters before the `end`, on one line unless it
+        may have `lines`.
+        """
+        text, ellipsis, end = self.safe(text), self.safe("…"), self.safe(end)
         if not lines:
             text = " ".join(text.split())
+        room -= len(end)
         if len(text) <= room:
-            return text
-        return text[: max(0, room - len(ellipsis))] + ellipsis
+            return text + end
+        return text[: max(0, room - len(ellipsis))] + ellipsis + end
 
     def write(self, text: Text) -> None:
         """Write one line as it is, whatever its length."""
