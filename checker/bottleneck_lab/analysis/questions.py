@@ -119,3 +119,160 @@ QUESTIONS = (
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
         " long? (Percent: of the time from a device's first work to its last, or of the marked"
         " steps.)",
+        """
+        SELECT ranges.name,
+               CASE WHEN count(DISTINCT threads.name) > 1
+                    THEN count(DISTINCT threads.thread) || ' threads'
+                    ELSE substr(max(threads.name), 1, instr(max(threads.name) || ' (', ' (') - 1)
+               END AS thread,
+               count(*) AS stretches,
+               sum(min(idle.end, ranges.end) - max(idle.start, ranges.start)) / 1e6 AS idle_ms,
+               100.0 * sum(min(idle.end, ranges.end) - max(idle.start, ranges.start))
+                 / (SELECT sum(duration) FROM recorded) AS percent
+        FROM ranges CROSS JOIN idle
+          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
+        LEFT JOIN threads ON threads.thread = ranges.thread
+        WHERE ranges.name NOT LIKE 'ProfilerStep#%'
+        GROUP BY ranges.name ORDER BY idle_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "idle-in-calls",
+        "While a device was idle, which calls that copy or wait was the host in, and for how long?"
+        " (Percent: of the time from a device's first work to its last, or of the marked steps.)",
+        """
+        SELECT runtime.name, count(*) AS stretches,
+               sum(min(idle.end, runtime.end) - max(idle.start, runtime.start)) / 1e6 AS idle_ms,
+               100.0 * sum(min(idle.end, runtime.end) - max(idle.start, runtime.start))
+                 / (SELECT sum(duration) FROM recorded) AS percent
+        FROM runtime CROSS JOIN idle
+          ON idle.rank = runtime.rank AND idle.start < runtime.end AND idle.end > runtime.start
+        WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
+        GROUP BY runtime.name ORDER BY idle_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "waits",
+        "For what part of the recording did the host wait for the device, and on which lines?",
+        """
+        SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM waits
+        GROUP BY line, name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "interruptions",
+        "Which kernels took longer than the same ones in other steps, and what part is that?",
+        """
+        SELECT name, times, longer_ms,
+               1e8 * longer_ms / (SELECT sum(duration) FROM recorded) AS percent
+        FROM (SELECT 1 AS part, 'all of these' AS name, count(*) AS times,
+                     sum(excess) / 1e6 AS longer_ms
+              FROM interruptions HAVING count(*)
+              UNION ALL
+              SELECT 2, name, count(*), sum(excess) / 1e6 FROM interruptions GROUP BY name)
+        ORDER BY part, longer_ms DESC LIMIT 21
+        """,
+    ),
+    Question(
+        "communication",
+        "For what part of the recording did devices communicate, and compute nothing meanwhile?",
+        """
+        WITH work AS MATERIALIZED (
+            SELECT kind, nullif(bytes, 0) AS bytes, device.rank, device.device,
+                   replace(replace(CASE WHEN instr(name, '(') > 1
+                     THEN rtrim(substr(name, 1, instr(name, '(') - 1)) ELSE name END,
+                     'ncclDevKernel_', ''), 'ncclKernel_', '') AS name,
+                   max(device.start, recorded.start) AS start, min(device.end, recorded.end) AS end
+            FROM device JOIN recorded
+              ON recorded.rank = device.rank AND recorded.device = device.device
+                AND recorded.start < device.end AND recorded.end > device.start
+            WHERE kind IN ('kernel', 'communication')),
+        sent AS MATERIALIZED (
+            SELECT name, bytes, end - start AS ns, end - begun
+              - (SELECT coalesce(sum(min(work.end, outer.end) - max(work.start, outer.begun)), 0)
+                 FROM work WHERE work.kind = 'kernel' AND work.rank = outer.rank
+                   AND work.device = outer.device
+                   AND work.start < outer.end AND work.end > outer.begun) AS alone
+            FROM (SELECT *, min(end, max(start, coalesce(max(end) OVER earlier, start))) AS begun
+                  FROM work WHERE kind = 'communication'
+                  WINDOW earlier AS (PARTITION BY rank, device ORDER BY start
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS outer)
+        SELECT name, bytes, times, total_ms, alone_ms,
+               1e8 * alone_ms / (SELECT sum(duration) FROM recorded) AS percent
+        FROM (SELECT 1 AS part, 'all of these' AS name, NULL AS bytes, count(*) AS times,
+                     sum(ns) / 1e6 AS total_ms, sum(alone) / 1e6 AS alone_ms
+              FROM sent HAVING count(*)
+              UNION ALL
+              SELECT 2, name, bytes, count(*), sum(ns) / 1e6, sum(alone) / 1e6
+              FROM sent GROUP BY name, bytes)
+        ORDER BY part, alone_ms DESC LIMIT 21
+        """,
+    ),
+    Question(
+        "device-time",
+        "For what part of the recording was each device busy or idle?",
+        """
+        SELECT recorded.rank, recorded.device, sum(recorded.duration) / 1e6 AS recorded_ms,
+               (SELECT sum(idle.duration) FROM idle WHERE idle.rank = recorded.rank
+                 AND idle.device = recorded.device) / 1e6 AS idle_ms,
+               (SELECT 100.0 * sum(idle.duration) FROM idle WHERE idle.rank = recorded.rank
+                 AND idle.device = recorded.device) / sum(recorded.duration) AS percent_idle
+        FROM recorded GROUP BY recorded.rank, recorded.device ORDER BY recorded.rank LIMIT 50
+        """,
+    ),
+    Question(
+        "lines",
+        "Which lines or functions of Python took most time in the whole capture, where recorded?",
+        """
+        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
+               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM python GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "graph-nodes",
+        "Inside CUDA or HIP graphs: what did each node take, over all replays?",
+        """
+        SELECT graph, node, name, stream, replays, mean_us, shortest_us, longest_us, percent
+        FROM graph_nodes ORDER BY percent DESC LIMIT 50
+        """,
+    ),
+    Question(
+        "tokens",
+        "Why is a token (or step) slow: what did host and device take for each?",
+        """
+        SELECT steps.rank, steps.name, steps.duration / 1e6 AS host_ms,
+               (SELECT sum(device.duration) FROM device WHERE device.rank = steps.rank
+                 AND device.kind != 'sync' AND device.start >= steps.start
+                 AND device.start < steps.end) / 1e6 AS device_ms,
+               (SELECT count(*) FROM device WHERE device.rank = steps.rank
+                 AND device.kind = 'kernel' AND device.start >= steps.start
+                 AND device.start < steps.end) AS kernels,
+               (SELECT sum(runtime.duration) FROM runtime WHERE runtime.rank = steps.rank
+                 AND (runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%')
+                 AND runtime.start >= steps.start AND runtime.start < steps.end) / 1e6 AS waits_ms
+        FROM ranges AS steps
+        WHERE steps.name LIKE 'ProfilerStep#%' OR lower(steps.name) GLOB '*token*'
+           OR lower(steps.name) GLOB '*decode*' OR lower(steps.name) GLOB 'step *'
+        ORDER BY host_ms DESC LIMIT 50
+        """,
+    ),
+)
+
+
+def find_question(name: str) -> Question:
+    """Return the question of this name. Raises UsageError, with all of them, for another name."""
+    for question in QUESTIONS:
+        if question.name == name:
+            return question
+    raise UsageError(
+        f"There is no question '{name}'.",
+        "Ask one of:\n" + "\n".join(f"  {each.name:15} {each.asks}" for each in QUESTIONS),
+    )
+
+
+def ask(timeline: Timeline, name: str) -> QueryResult:
+    """Return the answer to a ready question. Raises UsageError for a name that is none."""
+    return query(timeline, dedent(find_question(name).sql).strip())
