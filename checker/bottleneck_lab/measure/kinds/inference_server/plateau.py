@@ -14,8 +14,8 @@ from bottleneck_lab.measure.kinds.http_server.load.drawing import bar, ms
 from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level
 
 SIZES = (1, 2, 4, 8, 16, 32)
-ROUNDS, MOST_POINT_S = 2.5, 8.0
-"""How often each client is to be answered, and how long that may take for one size."""
+ROUNDS, MOST_POINT_S = 1.5, 6.0
+"""How often each client sends again, on average, and how long that may take for one size."""
 _CONSTANT = re.compile(r"^MAX_BATCH\s*=\s*(\d+)", re.MULTILINE)
 
 
@@ -49,8 +49,8 @@ def point(size: int, level: Level, seconds: float, clients: int, batches: Sequen
 
 
 def long_enough_s(clients: int, rate: float, least_s: float) -> float:
-    """Return the seconds, at least `least_s`, in which a server of that rate answers each client
-    several times; at most MOST_POINT_S.
+    """Return the seconds, at least `least_s`, in which a server of that rate has each client send
+    again; at most MOST_POINT_S.
     """
     return max(least_s, min(MOST_POINT_S, ROUNDS * clients / max(rate, 1e-9)))
 

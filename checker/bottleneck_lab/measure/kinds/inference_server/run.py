@@ -159,15 +159,18 @@ def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: 
         level = closed(clients, seconds)
         return point(size, level, seconds, clients, server.batches[before:])
 
-    points, clients = list[Point](), bench.context.settings.clients
+    points, clients, seconds = list[Point](), bench.context.settings.clients, point_s
     meter = LoadMeter(_family_cpu_s)
     for size in SIZES:
         server.command("MAX_BATCH", size)
         closed(1, 0.1)  # Triton starts again with each size: wait until it answers
-        points.append(measured(size, point_s))
-        seconds = long_enough_s(clients, points[-1].rate, point_s)
-        if points[-1].p50_s is None and seconds > point_s:
-            points[-1] = measured(size, seconds)
+        result = measured(size, seconds)
+        needed_s = long_enough_s(clients, result.rate, point_s)
+        if result.p50_s is None and needed_s > seconds:
+            result = measured(size, needed_s)
+        points.append(result)
+        # A larger size is hardly slower: it is not tried with less first.
+        seconds = needed_s
     other_cores = meter.cores()
     server.command("MAX_BATCH", shipped)
     closed(1, 0.1)
