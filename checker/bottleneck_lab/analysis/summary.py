@@ -14,6 +14,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.device.kernels import (
+    Interruptions,
     KernelRow,
     LaunchUse,
     find_interruptions,
@@ -52,7 +53,7 @@ from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_wo
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, find_collective_waits
-from bottleneck_lab.analysis.ranks.departures import find_departures
+from bottleneck_lab.analysis.ranks.departures import Departures, find_departures
 from bottleneck_lab.analysis.ranks.matching import match_collectives
 from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
 from bottleneck_lab.analysis.steps.generation import GenerationUse, find_generation
@@ -183,7 +184,7 @@ def analyse_beside(
             times.append(time)
             yield use, time
 
-    with at_once(lambda whole: (_host_side(whole), work(whole)), timeline) as beside:
+    with at_once(lambda whole: (_row_side(whole), work(whole)), timeline) as beside:
         summary = _summary(timeline, kept_uses(), lambda: beside()[0], ceilings)
         return Analysis(timeline, summary, times), beside()[1]
 
@@ -192,20 +193,20 @@ def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
     """Sum up everything at once. A pure function of the capture and of the `ceilings` measured on
     the machine that it is from, where they were.
     """
-    with at_once(_host_side, timeline) as host_side:
-        return _summary(timeline, find_device_uses(timeline), host_side, ceilings)
+    with at_once(_row_side, timeline) as row_side:
+        return _summary(timeline, find_device_uses(timeline), row_side, ceilings)
 
 
 def _summary(
     timeline: Timeline,
     uses: Iterable[tuple[DeviceUse, DeviceTime]],
-    host_side: Callable[[], _HostSide],
+    row_side: Callable[[], _RowSide],
     ceilings: Machine | None,
 ) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
     devices = _device_side(timeline, uses)
-    host = host_side()
-    seen = _evidence(timeline, inside, steps, host, devices)
+    rows = row_side()
+    seen = _evidence(timeline, steps, rows, devices)
     release_freed(timeline)
     findings, withheld = doubt(find_findings(seen), devices.quality)
     step_ns = np.array(seen.step_ns or [0], dtype=np.int64)
@@ -247,23 +248,53 @@ def _summary(
         gains=_part_gains(seen, devices.quality),
         pauses_share=devices.what_if.pauses_share(),
         modelled_host=MODELLED_HOST in timeline.facts,
-        longest_line_share=_host_share(timeline, lambda rank: longest_line(timeline, rank)),
-        waiting_line_share=_host_share(
-            timeline, lambda rank: longest_waiting_line(timeline, rank, seen.syncs)
-        ),
+        longest_line_share=rows.longest_line_share,
+        waiting_line_share=rows.waiting_line_share,
     )
 
 
-class _HostSide(NamedTuple):
-    """The host's part of a summary, for which its call tree is needed."""
+class _RowSide(NamedTuple):
+    """The part of a summary that follows from a capture's rows, whatever time its devices had: what
+    the host did, for which its call tree is needed, and what ran.
+    """
 
     operators: list[OperatorRow]
     syncs: list[SyncRow]
     lines: list[LineRow]
+    kernels: list[KernelRow]
+    interruptions: Interruptions
+    copies: list[CopyRow]
+    launches: list[LaunchUse]
+    memory: list[MemoryUse]
+    stragglers: list[Straggler]
+    departures: Departures | None
+    longest_line_share: float
+    waiting_line_share: float
 
 
-def _host_side(whole: Timeline) -> _HostSide:
+def _row_side(whole: Timeline) -> _RowSide:
     timeline = begun_inside(whole)
+    operators, syncs, lines = _host_side(timeline)
+    return _RowSide(
+        operators=operators,
+        syncs=syncs,
+        lines=lines,
+        kernels=find_kernels(timeline),
+        interruptions=find_interruptions(whole),
+        copies=find_copies(timeline),
+        launches=find_launches(timeline, whole),
+        memory=find_memory(timeline),
+        stragglers=find_stragglers(whole),
+        departures=find_departures(timeline),
+        longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
+        waiting_line_share=_host_share(
+            whole, lambda rank: longest_waiting_line(whole, rank, syncs)
+        ),
+    )
+
+
+def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:
+    """Return the host's operators, waits and lines."""
     sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
     causes: list[str] = []
     lines: list[LineRow] = []
@@ -273,7 +304,7 @@ def _host_side(whole: Timeline) -> _HostSide:
         causes += find_causes(part, calls)
         lines += find_lines(part, calls)  # none without frames, with which there is one part
     release_freed(timeline)
-    return _HostSide(rank_operators(timeline, sums), find_syncs(timeline, causes), lines)
+    return rank_operators(timeline, sums), find_syncs(timeline, causes), lines
 
 
 class _DeviceSide(NamedTuple):
@@ -307,27 +338,27 @@ def _device_side(
 
 
 def _evidence(
-    timeline: Timeline, inside: Timeline, steps: list[Step], host: _HostSide, devices: _DeviceSide
+    timeline: Timeline, steps: list[Step], rows: _RowSide, devices: _DeviceSide
 ) -> Evidence:
-    """Return what the detectors look at. `inside` is what the steps of the timeline began."""
+    """Return what the detectors look at."""
     window = find_window(timeline)
     return Evidence(
         devices=devices.uses,
-        operators=host.operators,
-        kernels=find_kernels(inside),
-        interruptions=find_interruptions(timeline),
-        copies=find_copies(inside),
-        syncs=host.syncs,
-        lines=host.lines,
-        launches=find_launches(inside, timeline),
-        memory=find_memory(inside),
-        stragglers=find_stragglers(timeline),
+        operators=rows.operators,
+        kernels=rows.kernels,
+        interruptions=rows.interruptions,
+        copies=rows.copies,
+        syncs=rows.syncs,
+        lines=rows.lines,
+        launches=rows.launches,
+        memory=rows.memory,
+        stragglers=rows.stragglers,
         step_ns=[step.cost_ns for step in steps],
         steps=len(steps),
         wall_ns=window.length,
         serving=find_serving(timeline, window),
         collective_waits=devices.waits,
-        departures=find_departures(inside),
+        departures=rows.departures,
         what_if=devices.what_if,
         loader=find_loader(timeline, window),
         world_size=timeline.world_size,

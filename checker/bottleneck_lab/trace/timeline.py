@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.trace.counters import KernelCounters
-from bottleneck_lab.trace.join import Numbers, join_rows
+from bottleneck_lab.trace.join import BLOCK_ROWS, Numbers, join_rows
 
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
@@ -367,14 +367,9 @@ def sort_table(table: Table, *, in_place: bool = False) -> Table:
         return type(table)(
             **{column.name: _alone(getattr(table, column.name)) for column in fields(table)}
         )
-    # Rows that do not start later than all before them and earlier than all behind them are out
-    # of place; any sort leaves the others where they stand.
-    stay = np.ones(len(start), dtype=bool)
-    stay[1:] = start[1:] > np.maximum.accumulate(start[:-1])
-    stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
-    rows = np.flatnonzero(~stay)
-    if FEW_SHARE * len(rows) > len(start):
-        del stay, rows
+    stay = _in_place(start)
+    if FEW_SHARE * (len(start) - np.count_nonzero(stay)) > len(start):
+        del stay
         order = np.argsort(start, kind="stable") if end is None else order_of(start, end)
         if not in_place:
             return take(table, order)
@@ -383,6 +378,7 @@ def sort_table(table: Table, *, in_place: bool = False) -> Table:
             if values.strides != (0,):
                 values[:] = values[order]
         return table
+    rows = np.flatnonzero(~stay)
     moved = rows[
         np.argsort(start[rows], kind="stable") if end is None else order_of(start[rows], end[rows])
     ]
@@ -392,6 +388,26 @@ def sort_table(table: Table, *, in_place: bool = False) -> Table:
             for column in fields(table)
         }
     )
+
+
+def _in_place(start: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the rows that start later than all before them and earlier than all behind
+    them: any sort leaves them where they stand.
+    """
+    stay = np.empty(len(start), dtype=bool)
+    # In blocks: what all rows have reached would take as much memory as a column.
+    blocks = [slice(at, at + BLOCK_ROWS) for at in range(0, len(start), BLOCK_ROWS)]
+    reached = int(start[0]) - 1
+    for rows in blocks:
+        latest = np.maximum.accumulate(np.append(reached, start[rows]))
+        stay[rows] = start[rows] > latest[:-1]
+        reached = int(latest[-1])
+    reached = int(start[-1]) + 1
+    for rows in reversed(blocks):
+        earliest = np.minimum.accumulate(np.append(reached, start[rows][::-1]))[::-1]
+        stay[rows] &= start[rows] < earliest[1:]
+        reached = int(earliest[0])
+    return stay
 
 
 def _alone(values: NDArray[Any]) -> NDArray[Any]:

@@ -135,8 +135,8 @@ def find_interrupted(timeline: Timeline) -> tuple[NDArray[np.intp], Ints]:
         begins = np.sort(steps.start[steps.rank == rank])
         edges = np.append(np.searchsorted(np.sort(launched), begins), len(own))
         parts = [own[low:high] for low, high in pairwise(edges.tolist())]
-        names = [device.name[part].tolist() for part in parts]
-        if len(parts) < LEAST_STEPS or any(each != names[0] for each in names):
+        names = [device.name[part] for part in parts]
+        if len(parts) < LEAST_STEPS or not all(np.array_equal(each, names[0]) for each in names):
             continue
         kernels = np.array(parts)
         lengths = device.end[kernels] - device.start[kernels]
@@ -184,22 +184,25 @@ def _launched_before(timeline: Timeline, rank: int, device: int) -> int:
 def _launch_use(
     timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int, before: int
 ) -> LaunchUse:
-    duration = timeline.device.end[rows] - timeline.device.start[rows]
+    count, duration = len(rows), timeline.device.end[rows] - timeline.device.start[rows]
+    median_kernel_ns, short_share = int(np.median(duration)), float((duration < SHORT_NS).mean())
     # Only kernels whose call was recorded tell how they were launched.
-    known = rows[timeline.launched_by[rows] >= 0]
-    call = timeline.launched_by[known]
-    called, started = timeline.runtime.start[call], timeline.device.start[known]
+    call = timeline.launched_by[rows]
+    rows, call = rows[call >= 0], call[call >= 0]
+    called, started = timeline.runtime.start[call], timeline.device.start[rows]
     call_length = timeline.runtime.end[call] - called
+    launch_call_ns = int(np.median(call_length)) if len(call_length) else 0
+    del duration, rows, call, call_length  # of a large capture, each is as large as a column
     steps = max(int((step_rows(timeline).rank == rank).sum()), 1)
     depth = queue_depth(called, started)
     return LaunchUse(
         rank=rank,
         device=device,
-        kernels=len(rows),
-        kernels_per_step=(len(rows) - before) / steps,
-        median_kernel_ns=int(np.median(duration)),
-        short_share=float((duration < SHORT_NS).mean()),
-        launch_call_ns=int(np.median(call_length)) if len(call_length) else 0,
+        kernels=count,
+        kernels_per_step=(count - before) / steps,
+        median_kernel_ns=median_kernel_ns,
+        short_share=short_share,
+        launch_call_ns=launch_call_ns,
         median_delay_ns=int(np.median(started - called)) if len(called) else 0,
         median_queue_depth=float(np.median(depth)) if len(depth) else 0.0,
         max_queue_depth=int(depth.max(initial=0)),
@@ -213,7 +216,7 @@ def queue_depth(called: Ints, started: Ints) -> Ints:
     """
     # At the nth call n are launched; of those, as many have begun as have started by then. Clocks
     # of host and device may put a start before its call.
-    launched = np.arange(1, len(called) + 1)
     begun = np.searchsorted(np.sort(np.maximum(started, called)), np.sort(called), side="left")
-    depth: Ints = np.maximum(launched - begun, 0)
-    return depth
+    depth = np.arange(1, len(called) + 1)
+    depth -= begun
+    return np.maximum(depth, 0, out=depth)
