@@ -38,10 +38,8 @@ def keep_freed() -> None:
 
 
 def keep_small() -> None:
-    """Have arrays of a megabyte or more go back as they are freed, where freed memory is kept:
-    for who works in blocks, which are smaller, and holds few columns beside them.
+    """Have arrays of a megabyte or more go back as they are freed, where freed memory is kept: for
+    who works in blocks, which are smaller, and holds few columns beside them.
     """
     if _is_kept:
-        library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_THRESHOLD, 1 << 20)
-        library.mallopt(_TRIM_THRESHOLD, 1 << 20)
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
