@@ -73,6 +73,14 @@ def test_parquet_needs_pyarrow(timeline_of, tmp_path, monkeypatch):
     assert "pip install pyarrow" in caught.value.remedy
 
 
+def test_columns_have_one_type_whatever_their_size_in_the_capture(timeline_of):
+    timeline = timeline_of("healthy", steps=1)
+    assert timeline.device.stream.dtype.itemsize < 8
+    columns = columns_of(timeline, "device")
+    assert {columns[name].dtype.name for name in ("stream", "correlation", "external")} == {"int64"}
+    assert columns_of(timeline, "runtime")["thread"].dtype.name == "int32"
+
+
 def test_columns_are_plain(timeline_of):
     columns = columns_of(timeline_of("healthy", steps=1), "device")
     assert set(columns["kind"]) == {"kernel", "copy", "communication"}
