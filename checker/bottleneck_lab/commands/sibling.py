@@ -56,9 +56,8 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
     say(f"\nThe cause is {graded.cause}. {origin}, {effect}.")
     say_next("lab report --sibling")
     say(
-        "It now shows causes and findings. The gains there count what stays without the cause, such"
-        " as pauses between queued kernels, so they may differ from this one."
-        " `lab diagnose --sibling --another` draws another program."
+        "It now shows causes and findings. Pauses between queued kernels stay without the cause, so"
+        " its gains may differ. `lab diagnose --sibling --another` draws another program."
     )
 
 

@@ -101,7 +101,12 @@ def check_workspace(
     )
     if given := describe_given(workspace, "the check used the lab's"):
         remarks = [given, *remarks]
+    if lab.code_of(workspace.root) == lab.code_of(lab.path):
+        remarks = [_UNEDITED.format(files=" and ".join(lab.spec.editable)), *remarks]
     return Checked(attempt, earlier, learner, remarks)
+
+
+_UNEDITED = "Nothing is edited yet: this verdict is on {files} as shipped."
 
 
 def require_ready(workspace: Workspace) -> Record:

@@ -55,6 +55,10 @@ QUESTIONS = [
 ]
 
 
+EXACT = 0.02
+"""A gain that is off by less than this (0–1) is simply right: no second figure stands beside it."""
+
+
 def grade_sibling(
     spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary
 ) -> list[CriterionResult]:
@@ -69,12 +73,14 @@ def grade_sibling(
     if gain.holds:
         origin = "read off the capture"
         if nearest == by_share:
-            origin = "that Amdahl's law gives for its share of the capture"
+            origin = "by Amdahl's law from its share of the capture"
         elif spec.gain:
             origin = "measured without the cause"
         given = f"gain: {gain.value:.2f}x"
         sentence = f"{given}, within a quarter of the {nearest:.2f}x {origin}."
-        if summary.findings and spec.cause != MEMORY_GROWTH:
+        if abs(predicted / nearest - 1) < EXACT:
+            sentence = f"{given} is right, {origin}."
+        elif summary.findings and spec.cause != MEMORY_GROWTH:
             sentence += reported_beside(summary.findings[0].expected_gain_ratio, truth, nearest)
         gain = msgspec.structs.replace(gain, sentence=sentence)
     return [cause, gain]

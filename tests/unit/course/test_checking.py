@@ -93,6 +93,17 @@ def test_a_choice_is_wrong_only_if_this_machine_measures_another(workspace, monk
     assert verdict.diagnosis.named == right
 
 
+def test_a_check_of_shipped_code_says_that_nothing_is_edited(workspace):
+    checked = checking.check_workspace(workspace, None, show_progress=no_progress)
+    (file,) = workspace.lab.spec.editable
+    unedited = f"Nothing is edited yet: this verdict is on {file} as shipped."
+    assert unedited in checked.remarks
+    code = workspace.root / file
+    code.write_text(f"{code.read_text()}\n")
+    checked = checking.check_workspace(workspace, None, show_progress=no_progress)
+    assert unedited not in checked.remarks
+
+
 def test_the_attempt_the_record_and_the_progress_agree(workspace):
     checked = checking.check_workspace(workspace, None, show_progress=no_progress)
     assert checked.attempt.number == 1

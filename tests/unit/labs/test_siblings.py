@@ -66,7 +66,7 @@ def test_no_name_and_no_story_tells_the_cause(summary_of, lab, spec):
 def test_a_right_gain_says_where_the_other_figure_comes_from(summary_of):
     for name, origin in (
         ("mosaic-painter", "measured without the cause"),
-        ("speech", "Amdahl's law gives for its share"),
+        ("speech", "Amdahl's law from its share"),
     ):
         lab, spec = next(each for each in CASES if each[1].program == name)
         summary = summary_of(lab, spec, 3)
@@ -123,6 +123,8 @@ def test_the_reports_gain_stands_beside_a_measured_one():
     summary = msgspec.structs.replace(NO_COPIES, findings=[Mock(expected_gain_ratio=1.65)])
     _, gain = grade_sibling(spec, {"cause": "copy-bound", "gain": 1.65}, summary)
     assert "the 1.74x measured without the cause. The report's 1.65x is" in gain.sentence
+    _, exact = grade_sibling(spec, {"cause": "copy-bound", "gain": 1.75}, summary)
+    assert exact.sentence == "gain: 1.75x is right, measured without the cause."
 
 
 @pytest.mark.parametrize(("lab", "spec"), CASES, ids=IDS)

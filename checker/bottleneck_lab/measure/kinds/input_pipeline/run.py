@@ -43,7 +43,8 @@ def run(context: Context[InputPipelineSettings], on_line: OnLine) -> int:
         busy = rate * step_s / seen.batch
         on_line(
             f"{rate:.1f} {context.settings.samples.called}/s; the device was useful {busy:.0%} of"
-            " the time (a hint, not a verdict)"
+            f" the time, with its step set to {1000 * step_s:.0f} ms by this machine's speed just"
+            " now. A check sets it anew: this is a hint, not a verdict"
         )
     return status
 
