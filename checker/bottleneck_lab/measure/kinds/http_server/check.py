@@ -297,10 +297,7 @@ def grade_load(
                 f"{fair.sentence.rstrip('.')}; this is not held against you, because {doubt}."
             )
             fair = msgspec.structs.replace(fair, holds=None, sentence=sentence)
-        elif rate and (
-            reason := (doubtful_baseline(context, observed) if fair.holds is None else None)
-            or impossible_gain(observed)
-        ):
+        elif rate and fair.holds is None and (reason := doubtful_baseline(context, observed)):
             fair = msgspec.structs.replace(fair, sentence=f"{fair.sentence} {reason}")
         results.append(fair)
     return results
@@ -364,12 +361,13 @@ def impossible_gain(observed: Observed) -> str | None:
     before = observed.shipped[0]
     if not observed.rates or not before.lost:
         return None
-    if median(observed.rates) / before.rate <= observed.most_gain:
+    gain = median(observed.rates) / before.rate
+    if gain <= observed.most_gain:
         return None
     return (
-        f"That is not the gain of your fix: no fix can gain more than {observed.most_gain:.1f}x"
-        f" here. Other programs slowed the shipped server to {before.rate:.0f} requests/s; alone it"
-        f" might answer up to {before.alone:.0f}, and the result would be the same."
+        f"The {gain:.1f}x are not the gain of your fix: none can gain more than"
+        f" {observed.most_gain:.1f}x here. Other programs slowed the shipped server to"
+        f" {before.rate:.0f} requests/s; alone it might answer up to {before.alone:.0f}."
     )
 
 
@@ -413,6 +411,8 @@ def notes(observed: Observed) -> list[str]:
     """Return the sentences that a learner gets besides the results."""
     before = observed.shipped[0].rate
     sentences = [f"The shipped server answers {before:.0f} requests/s here."]
+    if reason := impossible_gain(observed):
+        sentences = [reason]
     if observed.levels:
         sentences.append(figures.audit(observed.levels))
     return sentences
