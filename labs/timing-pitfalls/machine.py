@@ -88,7 +88,7 @@ class Machine:
                 if math.isnan(reached_s):
                     self._unread.append(event)
                 else:
-                    self._marks[event] = reached_s
+                    self._marks[event] = float(reached_s)  # NumPy's own type prints badly
         if not {start, end} <= self._marks.keys():
             raise RuntimeError(
                 "an event was read before it was recorded, or before the device reached it:"

@@ -110,7 +110,7 @@ def _skip() -> None:
     if drawn is None:
         raise UsageError("No case is open.", "`lab case` draws one.")
     skip()
-    say("The case is put away; it may be drawn again.")
+    say("The case is put away. Its causes stay hidden: it may be drawn again, after all others.")
     say_next(_draw_command(drawn.set))
 
 

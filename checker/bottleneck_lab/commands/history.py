@@ -185,7 +185,8 @@ def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> No
         # Cases are no lab's: those that were drawn in this folder are listed.
         if Path(drawn.folder).is_relative_to(workspace.root):
             named = drawn.past.called == drawn.past.cause if drawn.past else None
-            events.append((drawn.at, f"lab case, {find_case(drawn.name).title}: {_NAMED[named]}"))
+            how = "put away" if drawn.skipped else _NAMED[named]
+            events.append((drawn.at, f"lab case, {find_case(drawn.name).title}: {how}"))
     lines: list[_Line] = [(at, f"     {_when(at)}  {event}", 18, None) for at, event in events]
     # After the rest: a check commits what stands in diagnosis.toml in the second that it begins in.
     lines += _checks(attempts)

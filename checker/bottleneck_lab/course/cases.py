@@ -49,11 +49,12 @@ def draw_case(
 ) -> tuple[cases.DrawnCase, bool]:
     """Return the case to diagnose, and True if it was drawn just now.
 
-    An open case stays open; its files are copied again if they are gone.
+    An open case stays open; its files are copied again if they are gone. Raises UsageError if
+    others stand in their place.
     """
     waiting = cases.open_case()
     if waiting is not None:
-        cases.copy_case(cases.find_case(waiting.name), Path(waiting.folder))
+        cases.copy_files(waiting)
         return waiting, False
     rng = random.SystemRandom()
     return cases.draw(parent, rng, level=level, set_name=set_name, limit_s=limit_s), True
@@ -61,8 +62,9 @@ def draw_case(
 
 def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCase:
     """Grade the answers to the open case, and record them: once, and finally. Raises UsageError for
-    a line that the program does not have.
+    a line that the program does not have, or files that are not the case's.
     """
+    cases.copy_files(drawn)
     case, folder = cases.find_case(drawn.name), Path(drawn.folder)
     program = (folder / cases.PROGRAM).read_text(encoding="utf-8")
     if fault := absent_line(drawn, answers["line"]):

@@ -23,7 +23,7 @@ from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
-from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_open_at
+from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_hidden_at
 from bottleneck_lab.workspace.commitments import (
     hides_remedies_at,
     is_blind,
@@ -102,7 +102,7 @@ def find_subject(name: str | None) -> Subject:
         name = "."
     path = Path(name or "").expanduser()
     if name and not name.isdecimal() and (path.suffix or path.exists()):
-        blind, later = is_blind_at(path) or is_open_at(path), hides_remedies_at(path)
+        blind, later = is_blind_at(path) or is_hidden_at(path), hides_remedies_at(path)
         if (path / "capture.json").is_file():
             return Subject(trace_files(path), path, blind=blind, remedies_later=later)
         traces, case = find_traces(path) if path.is_dir() else [path], case_at(path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shlex
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,14 +15,7 @@ import msgspec
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import Case, PastCase
-from bottleneck_lab.workspace.atomic import (
-    TEMPORARY,
-    clear,
-    explained,
-    publish,
-    remove,
-    write_bytes,
-)
+from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, write_bytes
 from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import now, read_json, to_json
 from bottleneck_lab.workspace.home import home
@@ -42,7 +35,8 @@ class Library(msgspec.Struct, frozen=True):
 class DrawnCase(msgspec.Struct, frozen=True):
     """One case that a learner has drawn. Times are ISO 8601 in UTC.
 
-    `past` is None until the case is answered: once, and for good. `limit_s` is 0 without a limit.
+    `past` is None until the case is answered: once, and for good; it stays None where the case was
+    put away. `limit_s` is 0 without a limit.
     """
 
     name: str
@@ -54,6 +48,7 @@ class DrawnCase(msgspec.Struct, frozen=True):
     answers: dict[str, Answer] = {}
     right: dict[str, bool] = {}
     past: PastCase | None = None
+    skipped: bool = False
 
 
 def load_library() -> Library:
@@ -88,7 +83,8 @@ def load_drawn() -> list[DrawnCase]:
 def open_case() -> DrawnCase | None:
     """Return the case that waits for an answer; None when there is none."""
     drawn = load_drawn()
-    return drawn[-1] if drawn and drawn[-1].past is None else None
+    last = drawn[-1] if drawn else None
+    return last if last and last.past is None and not last.skipped else None
 
 
 def case_at(path: Path) -> DrawnCase | None:
@@ -100,8 +96,10 @@ def case_at(path: Path) -> DrawnCase | None:
     return None
 
 
-def is_open_at(path: Path) -> bool:
-    """Return True if `path` belongs to the open case: its causes are still hidden."""
+def is_hidden_at(path: Path) -> bool:
+    """Return True if `path` belongs to a case that was not answered: its causes are hidden. Those
+    of a case that was put away stay so, since it may be drawn again.
+    """
     case = case_at(path)
     return case is not None and case.past is None
 
@@ -173,24 +171,39 @@ def draw(
             case = rng.choice([case for case in cases if case.level == easiest])
         else:
             case = rng.choice(_least_met(cases, drawn))
-        folder = parent / "cases" / f"{len(drawn) + 1:04}"
-        copy_case(case, folder)
+        folder = _unused_folder(parent / "cases", len(drawn) + 1)
         return [
             *drawn,
             DrawnCase(case.name, str(folder), now(), time.time(), set=set_name, limit_s=limit_s),
         ]
 
-    return _update(change)[-1]
+    # Recorded first: files of a case that no record names would show its causes.
+    drawn = _update(change)[-1]
+    copy_files(drawn)
+    return drawn
+
+
+def _unused_folder(parent: Path, number: int) -> Path:
+    """Return the first folder from this number on that does not exist: whatever stands in one that
+    does is another case's, or the learner's.
+    """
+    while (parent / f"{number:04}").exists():
+        number += 1
+    return parent / f"{number:04}"
 
 
 def _next_of_set(name: str, members: list[Case], drawn: list[DrawnCase]) -> Case:
-    """Return the first member that was not drawn yet. Raises UsageError if all of them were."""
-    done = {case.name for case in drawn if case.set == name}
-    for case in members:
-        if case.name not in done:
-            return case
+    """Return the first member that was not drawn yet, then the first that was put away. Raises
+    UsageError if all of them were answered.
+    """
+    of_set = [case for case in drawn if case.set == name]
+    met, answered = {case.name for case in of_set}, {case.name for case in of_set if case.past}
+    for done in (met, answered):
+        for case in members:
+            if case.name not in done:
+                return case
     raise UsageError(
-        f"You have drawn every case of the set '{name}'.",
+        f"You have answered every case of the set '{name}'.",
         f"`lab case --progress --set {shlex.quote(name)}` shows how you did.",
     )
 
@@ -202,19 +215,28 @@ def _least_met(cases: list[Case], drawn: list[DrawnCase]) -> list[Case]:
     return [case for case in cases if times[case.name] == fewest]
 
 
-def copy_case(case: Case, folder: Path) -> None:
-    """Copy program and capture of a case to `folder`, whole, unless it is there already."""
-    if folder.is_dir():
-        return
+def copy_files(drawn: DrawnCase) -> None:
+    """Copy program and capture of a case to its folder, each whole, unless they are there already.
+
+    Raises UsageError if the folder holds other files under their names: an answer would be about
+    another program than the one that was read.
+    """
+    case, folder = find_case(drawn.name), Path(drawn.folder)
     with explained(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        making = folder.with_name(f"{TEMPORARY}{folder.name}")
-        remove(making)
-        making.mkdir()
-        traces = traces_of(case)
-        for source in (traces[0].with_name(PROGRAM), *traces):
-            shutil.copyfile(source, making / source.name)
-    publish(making, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(home() / "cases.lock", "lab case"):
+            clear(folder, TEMPORARY)
+            traces = traces_of(case)
+            for source in (traces[0].with_name(PROGRAM), *traces):
+                target = folder / source.name
+                if not target.exists():
+                    write_bytes(target, source.read_bytes())
+                elif hashlib.sha256(target.read_bytes()).hexdigest() != case.sha256[source.name]:
+                    raise UsageError(
+                        f"{target} is not the file of the case '{case.title}': it was changed, or"
+                        " belongs to another case.",
+                        f"Move {folder} away; `lab case` then copies the case's own files there.",
+                    )
 
 
 def answer(answers: dict[str, Answer], right: dict[str, bool], past: PastCase) -> list[DrawnCase]:
@@ -231,8 +253,13 @@ def answer(answers: dict[str, Answer], right: dict[str, bool], past: PastCase) -
 
 
 def skip() -> None:
-    """Put the open case away, as one that was never drawn."""
-    _update(lambda drawn: [case for case in drawn if case.past is not None])
+    """Put the open case away: it was met, its causes stay hidden, and it is drawn again last."""
+
+    def change(drawn: list[DrawnCase]) -> list[DrawnCase]:
+        *before, case = drawn
+        return [*before, msgspec.structs.replace(case, skipped=True)]
+
+    _update(change)
 
 
 def _update(change: Callable[[list[DrawnCase]], list[DrawnCase]]) -> list[DrawnCase]:

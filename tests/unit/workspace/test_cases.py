@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
+from bottleneck_lab.course.cases import answer_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import PastCase
 from bottleneck_lab.workspace import cases
+from bottleneck_lab.workspace.atomic import write_bytes
 
 PAST = PastCase("healthy", "healthy", 1.0, 1.0)
 
@@ -51,10 +55,10 @@ def test_a_case_has_program_and_capture_and_no_name(folder: Path):
 def test_causes_are_hidden_until_the_answer(folder: Path):
     drawn = cases.draw(folder, random.Random(1))
     trace = Path(drawn.folder) / "trace.json.gz"
-    assert cases.is_open_at(trace)
-    assert not cases.is_open_at(folder)
+    assert cases.is_hidden_at(trace)
+    assert not cases.is_hidden_at(folder)
     cases.answer({}, {}, PAST)
-    assert not cases.is_open_at(trace)
+    assert not cases.is_hidden_at(trace)
 
 
 def test_a_level_that_is_not_there_is_refused_with_those_that_are(folder: Path):
@@ -95,19 +99,91 @@ def test_a_set_of_an_impossible_size_is_refused(folder: Path, name: str):
         draw(folder, set_name=name)
 
 
-def test_a_case_put_away_leaves_no_open_one(folder: Path):
-    cases.draw(folder, random.Random(1))
+def test_a_case_put_away_leaves_no_open_one_and_stays_hidden(folder: Path):
+    put_away = cases.draw(folder, random.Random(1))
     cases.skip()
     assert cases.open_case() is None
-    assert cases.load_drawn() == []
-    draw(folder)
+    again = draw(folder)
+    assert again.name != put_away.name
+    assert cases.is_hidden_at(Path(put_away.folder))
+    assert not cases.is_hidden_at(Path(again.folder))
+
+
+def test_a_case_put_away_is_drawn_again_after_all_others(folder: Path):
+    put_away = cases.draw(folder, random.Random(1), level=1)
+    cases.skip()
+    others = sum(case.level == 1 for case in cases.load_library().cases) - 1
+    assert put_away.name not in {draw(folder, level=1).name for _ in range(others)}
+
+
+def test_a_member_of_a_set_that_was_put_away_comes_last(folder: Path):
+    library = cases.load_library()
+    names = [case.name for case in cases.set_members("friday:3", library.cases, library.version)]
+    cases.draw(folder, random.Random(1), set_name="friday:3")
+    cases.skip()
+    assert [draw(folder, set_name="friday:3").name for _ in range(3)] == [*names[1:], names[0]]
+
+
+def is_own(drawn: cases.DrawnCase) -> bool:
+    """Return True if a case's folder holds the files of that case and no others."""
+    case, folder = cases.find_case(drawn.name), Path(drawn.folder)
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return all(
+        hashlib.sha256(data).hexdigest() == case.sha256[name] for name, data in found.items()
+    ) and set(found) == {cases.PROGRAM, *case.traces}
+
+
+def test_each_draw_has_the_files_of_its_own_case(folder: Path):
+    for _ in range(4):
+        assert is_own(cases.draw(folder, random.Random(1)))
+        cases.skip()
+
+
+def test_a_folder_that_is_there_is_left_alone(folder: Path):
+    notes = folder / "cases" / "0001" / "program.py"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("# of another home\n")
+    drawn = cases.draw(folder, random.Random(1))
+    assert Path(drawn.folder).name == "0002"
+    assert is_own(drawn)
+    assert notes.read_text() == "# of another home\n"
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_draw_that_was_killed_goes_on_and_is_hidden(folder: Path, monkeypatch, after: int):
+    done = []
+
+    def killed(path: Path, data: bytes) -> None:
+        if len(done) == after + 1:  # the record, and so many files
+            raise KeyboardInterrupt
+        done.append(path)
+        write_bytes(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cases, "write_bytes", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cases.draw(folder, random.Random(1))
+    drawn = cases.open_case()
+    assert drawn
+    assert cases.is_hidden_at(Path(drawn.folder))
+    cases.copy_files(drawn)
+    assert is_own(drawn)
 
 
 def test_files_that_are_gone_are_copied_again(folder: Path):
     drawn = cases.draw(folder, random.Random(1))
-    target = Path(drawn.folder)
-    for path in target.iterdir():
-        path.unlink()
-    target.rmdir()
-    cases.copy_case(cases.find_case(drawn.name), target)
-    assert (target / "program.py").is_file()
+    shutil.rmtree(drawn.folder)
+    cases.copy_files(drawn)
+    assert is_own(drawn)
+
+
+@pytest.mark.parametrize("name", ["program.py", "trace.json.gz"])
+def test_answers_about_other_files_are_refused_and_not_used_up(folder: Path, name: str):
+    drawn = cases.draw(folder, random.Random(1))
+    (Path(drawn.folder) / name).write_text("# another story\n")
+    answers = {"cause": "healthy", "evidence": 0.1, "line": 1, "gain": 1.0}
+    with pytest.raises(UsageError, match="is not the file of the case"):
+        answer_case(drawn, answers)
+    assert cases.open_case() == drawn
+    shutil.rmtree(drawn.folder)
+    answer_case(drawn, answers)

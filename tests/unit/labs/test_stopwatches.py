@@ -1,0 +1,114 @@
+"""The three stopwatches of `timing-pitfalls`: the fault that the key names is the largest one."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from types import ModuleType
+
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure.context import load_judge
+
+from ...modules import load_file
+
+LAB = find_lab("timing-pitfalls")
+SETTINGS = {**LAB.spec.devices["virtual"].settings["judge"], "budget_s": [60.0]}
+
+WARM_UP = """\
+    for _ in range(20):
+        machine.use(function(make_input()))
+    machine.synchronize()
+"""
+FIXES = {
+    "notebook": {
+        "preparation": [
+            ("        start, end =", "        x = make_input()\n        start, end ="),
+            ("        start.record()\n        machine.flush_cache()\n", "        F\n"),
+            ("F\n", "machine.flush_cache()\n        start.record()\n"),
+            ("function(make_input()))\n        end", "function(x))\n        end"),
+        ],
+        "warming up": [("    times = []\n", f"{WARM_UP}    times = []\n")],
+    },
+    "nightly": {
+        "kind data": [
+            ("        start =", "        x = make_input()\n        start ="),
+            ('best = float("inf")', "times = []"),
+            ("best = min(best, machine.perf_counter() - start)", "times.append(NOW - start)"),
+            ("NOW", "machine.perf_counter()"),
+            ("return best\n", "return sorted(times)[25]\n"),
+        ],
+        "launch and wait": [
+            ("        start = machine.perf_counter()", "        start, end = PAIR\n        BUSY"),
+            ("PAIR", "machine.event(), machine.event()"),
+            ("BUSY", "machine.use(function(x))\n        start.record()"),
+            (
+                "        machine.synchronize()\n        best",
+                "        end.record()\n        machine.synchronize()\n        best",
+            ),
+            ("machine.perf_counter() - start", "start.elapsed_s(end)"),
+        ],
+        "warming up": [("    best = float", f"{WARM_UP}    best = float")],
+    },
+    "paper": {
+        "launches": [("    return", "    machine.synchronize()\n    return")],
+        "clock": [("machine.time()", "machine.perf_counter()")],
+        "kind data": [("        function(x)\n", "        function(inputs[i % 20])\n"), *[
+            ("for _ in range(1000)", "for i in range(1000)"),
+            ("    start =", "    inputs = [make_input() for _ in range(20)]\n    start ="),
+        ]],
+        "warming up": [("    start =", f"{WARM_UP}    start =")],
+    },
+}  # fmt: skip
+"""For each benchmark, what can be wrong with it, and the edits that put just that right."""
+
+
+def code_of(way: str) -> str:
+    """Return the source of one of the three benchmarks, as shipped."""
+    text = (LAB.path / LAB.spec.entry).read_text()
+    return text[text.index(f"def {way}(") :].split("\n\n\n")[0] + "\n"
+
+
+def error_of(way: str, code: str, *, alone: bool = False) -> float:
+    """Return the factor that a benchmark is off by, over the four practice functions. `alone`:
+    nobody else uses the device.
+    """
+    judge, found = load_judge(LAB), ModuleType(way)
+    harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
+    exec(code, found.__dict__)
+    off = []
+    for trial in judge.practice(SETTINGS):
+        if trial.benchmark == way:
+            if alone:
+                trial.device._until_stall_s = math.inf
+            (figure,) = harness.run(found, lambda *v, t=trial: t.serve(list(v)), way)
+            off.append(abs(math.log(figure / trial.cost_s)))
+    return math.exp(sum(off) / len(off))
+
+
+@pytest.mark.parametrize("way", FIXES)
+def test_the_fault_that_the_key_names_is_the_largest(way):
+    key = tomllib.loads((LAB.solution / "diagnosis.toml").read_text())[way]
+    left = {"company": error_of(way, code_of(way), alone=True)}
+    for fault, edits in FIXES[way].items():
+        code = code_of(way)
+        for old, new in edits:
+            assert old in code, f"{fault}: {old}"
+            code = code.replace(old, new)
+        left[fault] = error_of(way, code)
+    best, second = sorted(left, key=left.__getitem__)[:2]
+    assert key.startswith(f"{best}:"), left
+    assert left[best] < 0.7 * left[second], left
+    assert left[best] < 0.5 * error_of(way, code_of(way)), left
+
+
+def test_an_events_time_prints_as_a_number():
+    harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
+    trial = load_judge(LAB).profiled(SETTINGS)
+    machine = harness.Machine(lambda *values: trial.serve(list(values)))
+    start, end = machine.event(), machine.event()
+    start.record()
+    end.record()
+    machine.synchronize()
+    assert type(start.elapsed_s(end)) is float
