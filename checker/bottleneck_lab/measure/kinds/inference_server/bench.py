@@ -31,13 +31,13 @@ from bottleneck_lab.measure.kinds.inference_server.sizing import UNSIZED, Sizing
 from bottleneck_lab.measure.kinds.inference_server.triton.server import CHOICES
 from bottleneck_lab.needs import require_packages
 
-CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
+CALIBRATION_PICTURES = 36
 CLOSED_S = 7.0
 DECIDING_BATCHES = 12
 PREPARE_ERROR = 1.2
 """The shortest calibration may overstate the shipped pre-processing by this factor, at most. CPU
 time leaves out what other programs take, but not that they slow caches and memory: beside two of
-them the shortest of twelve was 1.07 times as long as on a quiet machine (docs/statistics.md).
+them the shortest was at most 1.07 times as long as on a quiet machine (docs/statistics.md).
 """
 DEVICE_ERROR = 1.1
 """The time of a batch on a GPU may be overstated by this factor, since its clocks change; that of
@@ -180,13 +180,11 @@ def start_calibrator(context: Context[InferenceServerSettings]) -> CallSession:
 
 
 def preprocess_s(calibrator: CallSession, bench: InferenceBench) -> list[float]:
-    """Measure several times the CPU seconds that the shipped pre-processing needs for a picture."""
+    """Measure the CPU seconds that the shipped pre-processing needs for each of some pictures."""
     calibrator.wait_ready()
-    times_s, server = [], CHOICES[bench.triton is not None]
-    for _ in range(CALIBRATIONS):
-        files = [
-            bench.strips.file(picture)
-            for picture in bench.strips.draw(CALIBRATION_PICTURES, bench.rng)
-        ]
-        times_s.append(float(calibrator.call([server, *files])[1][0]))
-    return times_s
+    server = CHOICES[bench.triton is not None]
+    pictures = bench.strips.draw(CALIBRATION_PICTURES, bench.rng)
+    # One at a time: the shortest of many shows what the work takes while others pause.
+    return [
+        float(calibrator.call([server, bench.strips.file(picture)])[1][0]) for picture in pictures
+    ]
