@@ -146,8 +146,8 @@ def describe_samples(comparison: Comparison) -> list[str]:
             )
         elif comparison.unit == "image":
             basis = (
-                "Times are means for each image that was answered, but a batch's: ranges add up"
-                " those of all threads."
+                "Times are means for each answered image, except for a batch's own. A range adds"
+                " up those of all threads."
             )
         else:
             basis = "A side without marked steps has the times of its whole recording."

@@ -164,7 +164,7 @@ def test_a_server_is_compared_by_images(tmp_path):
     }
     assert times == {"image": (8e6, 4e6), "batch": (32e6, 16e6)}
     text = printed(comparison)
-    assert "a server has no steps" in text
+    assert "means for each answered image" in text
     assert "a batch on the device" in text
 
 
