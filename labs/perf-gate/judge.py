@@ -285,10 +285,8 @@ def _alarms(done: list[Trial], look: list[int]) -> tuple[str | None, int, float 
     (wanted, fewest, most), jobs, alarms = look, len(later(done)), false_alarms(done)
     if not jobs:
         return None, jobs, None
-    chance = f"a gate with 1 in 100 has at most {most - 1} of {wanted:,} by chance"
-    if fewest < alarms < most:
-        chance = f"at most {fewest} of {wanted:,} pass for sure, and {most} fail"
-    share = Counted(alarms, jobs, "jobs", note=chance)
+    limits = f"with at most {fewest} of {wanted:,} a gate passes, with {most} it fails"
+    share = Counted(alarms, jobs, "jobs", note=limits)
     if alarms <= fewest:
         return None, jobs, share
     if alarms < most:

@@ -104,6 +104,7 @@ def profile_workload(
     facts: dict[str, object] = {}
     if tool == "torch":
         files = _record_as_its_kind(workload, out, progress)
+        facts = {"notes": kind_of(lab).missing_parts(lab, device, out / TRACE)}
     else:
         captured = _record_around(workload, tool, out, progress)
         files, facts = captured.files, captured.facts()

@@ -88,7 +88,8 @@ class QuestionSpec(_Spec, frozen=True):
     `by_solution`, compared with the solution's number instead: for what can be worked out.
     `number`: any positive number, otherwise as a `ratio`.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
-    `text`: words that match one of the regular expressions `accept`, whatever their case.
+    `text`: words that match one of the regular expressions `accept`, whatever their case. Words
+    that `form` does not match are refused before anything is committed.
 
     `follows` names the choice before it that the question is about: where that is wrong, so is
     this, and nothing more is said of it.
@@ -110,6 +111,7 @@ class QuestionSpec(_Spec, frozen=True):
     ceiling_of: str | None = None
     follows: str | None = None
     accept: list[str] = []
+    form: str = ""
 
     @property
     def reads_capture(self) -> bool:

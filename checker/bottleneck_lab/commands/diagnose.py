@@ -266,7 +266,11 @@ def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str 
         say(f"      {line}", style="dim", hang=3)
 
 
-_VERDICT = "`lab check` says whether they are right."
+_VERDICT = (
+    "`lab check` says whether they are right, once your work runs to its end and its results are"
+    " right; it need not be fast."
+)
+_VERDICT_OF_RECORDING = "`lab check` says whether they are right."
 _CORRECTS = (
     "`lab diagnose -a ID=VALUE` corrects an answer; where work is graded, a corrected answer earns"
     " no points."
@@ -299,7 +303,7 @@ def _conclude(
             say(f"\n{where_to_look(workspace, record)}")
             say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
         elif record.commitments and record.commitments[-1].answers == answers:
-            say(f"\nThese answers are committed already. {_VERDICT} {_CORRECTS}")
+            say(f"\nThese answers are committed already. {_when_graded(workspace)} {_CORRECTS}")
             say_next_step(workspace, load_attempts(workspace), record)
         else:
             say(
@@ -318,11 +322,18 @@ def _conclude(
         say_next_step(workspace, load_attempts(workspace), record)
 
 
+def _when_graded(workspace: Workspace) -> str:
+    """Return when a check grades the answers: those about the learner's own work with work that is
+    right, and those about a recording in every check.
+    """
+    return _VERDICT_OF_RECORDING if records_itself(workspace) else _VERDICT
+
+
 def _explain_first_commitment(workspace: Workspace) -> None:
     """Print what the commitment opens, and what a check asks for besides right answers."""
     say(
         "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
-        f" {_VERDICT} {_CORRECTS}"
+        f" {_when_graded(workspace)} {_CORRECTS}"
     )
     # Of a program that measures others a capture has neither causes nor findings, and of one that
     # records itself the tool's figures would be the answers.

@@ -24,6 +24,7 @@ from bottleneck_lab.report.words import (
     format_measured,
     headline,
     main_criterion,
+    wrong_answers,
 )
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
@@ -215,7 +216,13 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
             measured = verdict.prediction.measured
             gain = f"measured {measured:.2f}x" if measured else "not measured"
             parts.append(f"gain predicted {verdict.prediction.predicted:.2f}x, {gain}")
-        parts.append(describe_standing(verdict.diagnosis, names_cause=asks_for_cause(verdict)))
+        parts.append(
+            describe_standing(
+                verdict.diagnosis,
+                names_cause=asks_for_cause(verdict),
+                wrong=wrong_answers(verdict),
+            )
+        )
         start = f"{number:>3}  {_when(verdict.started_at)}  "
         text = f"{start}check: {verdict.outcome}, {'; '.join(filter(None, parts))}"
         style = OUTCOME_STYLES[verdict.outcome]

@@ -447,9 +447,10 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     ]
     about, measured_in = "", committed_capture(workspace, name)
     if rows and measured_in and analysed.folder and measured_in != analysed.folder:
+        figures = ", and so are the tool's figures beside it" * any(row.evidence for row in rows)
         about = (
-            f"It is about capture {measured_in.name}, and so are the tool's figures beside it;"
-            f" this report shows {analysed.folder.name}."
+            f"It is about capture {measured_in.name}{figures}; this report shows"
+            f" {analysed.folder.name}."
         )
     return Diagnosis(rows, about) if rows else None
 

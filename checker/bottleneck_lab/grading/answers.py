@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -110,6 +111,8 @@ def form_problem(question: QuestionSpec, answer: object) -> str | None:
     elif question.type == "text":
         if not isinstance(answer, str):
             fault = "Write a text, in quotes."
+        elif question.form and not re.search(question.form, answer.strip(), re.IGNORECASE):
+            fault = f"'{answer}' is not in the form of an answer here. {question.measure}".rstrip()
     elif question.type == "interval":
         if not isinstance(answer, str) or not parse_stretch(answer):
             fault = "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."

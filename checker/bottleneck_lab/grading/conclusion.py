@@ -165,11 +165,13 @@ ADVICE: dict[FailReason, list[str]] = {
 }
 
 
-WRONG_AS_SHIPPED = (
-    "The shipped code fails here too, so undoing changes may not help. What do the cases that the ✗"
-    " above counts have in common? Answer that before the next change."
+WRONG_AS_SHIPPED = "Mend what the ✗ names first: nothing else counts without right results."
+"""Advice on wrong output in a lab whose task is to make it right: undoing changes leads nowhere."""
+
+IN_COMMON = (
+    "What do the cases that the ✗ above counts have in common? Answer that before the next change."
 )
-"""Advice on wrong output in a lab whose task is to make it right."""
+"""The same where several cases are counted."""
 
 
 def _failure(
@@ -195,13 +197,25 @@ def _failure(
     reason = REASONS[failed[0].kind]
     advice = [*ADVICE[reason]]
     if reason == "wrong output" and about == reason:
-        advice = [WRONG_AS_SHIPPED]
+        advice = [IN_COMMON if _counts_several(failed) else WRONG_AS_SHIPPED]
     if reason == "the mechanism is still there":
         advice.insert(0, _what_is_left(results, specs, about))
     # Wrong answers are to be corrected whatever else is wrong.
     if reason != "wrong diagnosis" and any(result.kind == "diagnosis" for result in failed):
         advice += ADVICE["wrong diagnosis"]
     return Conclusion(Outcome.FAIL, reason, failed[0].sentence, advice)
+
+
+def _counts_several(failed: Sequence[CriterionResult]) -> bool:
+    """Return True if one of the results counts two cases or more that are wrong."""
+    for result in failed:
+        count = re.match(r"([\d,]+) of ([\d,]+)\b", result.counted or "")
+        if count is None:
+            continue
+        part, whole = (int(number.replace(",", "")) for number in count.groups())
+        if (part if result.direction == "at_most" else whole - part) > 1:
+            return True
+    return False
 
 
 def _what_is_left(
@@ -234,7 +248,7 @@ def _advice_after(stopped: Stopped) -> list[str]:
     advice = ADVICE[stopped.reason]
     if stopped.reason != "crashed":
         return advice
-    lines = re.findall(r"\S+, line \d+", stopped.sentence)
+    lines = re.findall(r"\S+, line \d+|\S+\.py(?=: \w+: )", stopped.sentence)
     mend = f"Mend {lines[0] if lines else 'what the error names'}; then check again."
     # Python reads a script whole before it runs it: no input matters, and the error is all there.
     unread = re.search(r"^(Syntax|Indentation|Tab)Error: ", stopped.sentence, re.MULTILINE)

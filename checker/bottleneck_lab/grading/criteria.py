@@ -131,10 +131,7 @@ def not_held_against(
     reachable = (result.target or 0.0) * (1 - other_cores)
     if rate and result.high is not None and result.high < reachable:
         return result
-    why = (
-        why
-        or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it all"
-    )
+    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it"
     sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
     return msgspec.structs.replace(result, holds=None, sentence=sentence)
 

@@ -361,7 +361,7 @@ def _right_answer(question: QuestionSpec, answer: Any, seen: CaptureFigures | No
         return f"{format_answer(question, answer)}, where your capture shows {shown}."
     if question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
-    if question.type == "choice" or question.by_solution:
+    if question.type == "choice" or question.by_solution or question.accept:
         return f"'{format_answer(question, answer)}' is right."
     return "Answered."
 

@@ -5,6 +5,7 @@ the result is a verdict.
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import traceback
 from dataclasses import dataclass, field
@@ -90,7 +91,9 @@ def check_lab(
     )
     measured, stopped = ended.measured, ended.stopped
     results = _complete(
-        [*measured.results, *_diagnosis_results(diagnosis, ended)], specs, stopped is not None
+        [*measured.results, *_diagnosis_results(diagnosis, ended, specs)],
+        specs,
+        stopped is not None,
     )
     conclusion = conclude(
         results,
@@ -145,14 +148,16 @@ def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _diagnosis_results(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
-    """Return the results of the answers, all unmeasured if the work crashed, broke a rule or was
-    wrong.
+def _diagnosis_results(
+    diagnosis: list[CriterionResult], ended: _Ended, specs: list[CriterionSpec]
+) -> list[CriterionResult]:
+    """Return the results of the answers, all unmeasured unless the work ran to its end and nothing
+    says that it is wrong: else who wants to know could stop the work before it is judged.
     """
-    wrong = any(
-        result.kind == "correctness" and result.holds is False for result in ended.measured.results
-    )
-    if ended.measured.results and not (wrong or ended.stopped or ended.machine):
+    correctness = {each.id: each for each in ended.measured.results if each.kind == "correctness"}
+    wrong = any(result.holds is False for result in correctness.values())
+    unreached = {spec.id for spec in specs if spec.kind == "correctness"} - set(correctness)
+    if ended.measured.results and not (wrong or unreached or ended.stopped or ended.machine):
         return diagnosis
     if ended.machine:
         why = "since the check ended before it had judged your work"
@@ -201,7 +206,7 @@ def _measure(
                 require_program(tool)
             ended.measured = kind.measure(context)
         except LearnerFault as fault:
-            ended.stopped, ended.measured = _blame(fault, specs)
+            ended.stopped, ended.measured = _blame(fault, specs, lab.spec.editable)
         except LabError as error:
             ended.machine = error
         except Exception as error:
@@ -249,10 +254,14 @@ def _blame_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None,
     )
 
 
-def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:
+def _blame(
+    fault: LearnerFault, specs: list[CriterionSpec], editable: list[str]
+) -> tuple[Stopped | None, Measured]:
     """Return how a fault counts: a wrong output as a correctness result, every other one as what
     stopped the code.
     """
+    if fault.reason == "crashed":
+        return Stopped("crashed", without_given_frames(fault.detail, editable)), Measured([])
     # The criteria say nothing of code that did not run to its end.
     if fault.reason in ("crashed", "timed out", "tampered", "forbidden call", "does not compile"):
         return Stopped(fault.reason, fault.detail), Measured([])
@@ -261,6 +270,22 @@ def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | N
         CriterionSpec("right-answers", "correctness", "the output is right"),
     )
     return None, Measured([grade_check(spec, fault.detail, 1)])
+
+
+_FRAME = re.compile(r"(\S+\.py), line \d+, in [^:\n]+: [^\n]*\n")
+"""A frame as `worker.explain` prints it."""
+
+
+def without_given_frames(detail: str, editable: list[str]) -> str:
+    """Return what a crash says without the frames of files that the lab gives: no learner can mend
+    those. Where no other is left, the one file to edit is named instead.
+    """
+    theirs = {Path(name).name for name in editable}
+    kept = _FRAME.sub(lambda frame: frame[0] if frame[1] in theirs else "", detail)
+    if kept == detail or _FRAME.search(kept) or len(theirs) != 1:
+        return kept
+    first = next(_FRAME.finditer(detail)).start()
+    return f"{kept[:first]}{theirs.pop()}: {kept[first:]}"
 
 
 def _complete(

@@ -21,7 +21,12 @@ from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.catalog import criterion_label, recorded_lab
 from bottleneck_lab.grading.calibration import describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
-from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
+from bottleneck_lab.grading.criteria import (
+    UNMEASURED,
+    format_figure,
+    format_limit,
+    format_range,
+)
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.trace.timeline import Timeline
@@ -484,9 +489,12 @@ def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
     )
 
 
-def describe_standing(standing: Standing | None, *, names_cause: bool = True) -> str:
+def describe_standing(
+    standing: Standing | None, *, names_cause: bool = True, wrong: int = 0
+) -> str:
     """State what the learner's diagnosis is worth, in a few words; empty if nothing is known about
-    it. `names_cause`: one of the lab's questions asks for the cause.
+    it. `names_cause`: one of the lab's questions asks for the cause. `wrong`: the number of answers
+    that this check found wrong.
     """
     if standing is None:
         return ""
@@ -506,7 +514,8 @@ def describe_standing(standing: Standing | None, *, names_cause: bool = True) ->
         standing.corrections, f", corrected {standing.corrections} times"
     )
     if standing.named is None:
-        return f"diagnosis not judged yet{corrected}"
+        judged = f"{counted(wrong, 'answer')} wrong" if wrong else "diagnosis not judged yet"
+        return f"{judged}{corrected}"
     if not names_cause:
         some_wrong = not standing.named or standing.measured is False
         return f"{'not ' if some_wrong else ''}all answers right on the first try{hints}{corrected}"
@@ -523,6 +532,11 @@ def asks_for_cause(verdict: Verdict) -> bool:
     """Return True if the lab asks for the cause, or is not here any more."""
     lab = recorded_lab(verdict.lab)
     return lab is None or lab.spec.asks_for_cause
+
+
+def wrong_answers(verdict: Verdict) -> int:
+    """Return the number of answers that a check found wrong."""
+    return sum(each.kind == "diagnosis" and each.holds is False for each in verdict.criteria)
 
 
 def main_criterion(attempts: Sequence[Verdict]) -> str | None:
@@ -555,6 +569,11 @@ def headline(verdict: Verdict) -> str:
     ]
     if missed and verdict.reason == REASONS["mechanism"]:
         return f"a limit is missed: {', '.join(missed)}"
+    unreached = any(
+        each.kind == "correctness" and UNMEASURED in each.sentence for each in verdict.criteria
+    )
+    if unreached and verdict.reason == REASONS["target"]:
+        return "too slow to be judged"
     return verdict.reason or OUTCOME_MEANS[verdict.outcome]
 
 

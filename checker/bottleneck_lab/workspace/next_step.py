@@ -101,12 +101,14 @@ def next_here(
     """Return the next step inside a workspace: never one that was taken already.
 
     The steps are: look, capture, explain, change, check, and explain another case. A lab that was
-    passed stays passed, whatever later checks say.
+    passed stays passed, whatever later checks say; while the work is worse than what passed, the
+    next step is about that.
     """
     latest = latest_capture(workspace)
     if first := _mend_first(workspace, attempts):
         return first
-    if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
+    passed = next((each for each in reversed(attempts) if each.verdict.outcome == "PASS"), None)
+    if passed and _is_what_passed(workspace, passed, attempts[-1]):
         return _after_pass(workspace, record, labs, progress)
     if not attempts and not has_looked(workspace, record):
         return _first_look(workspace)
@@ -114,7 +116,27 @@ def next_here(
         return NextStep("lab diagnose", why)
     if not attempts:
         return _before_first_check(workspace, latest)
-    return _after_check(workspace, attempts[-1].verdict, record, latest)
+    step = _after_check(workspace, attempts[-1].verdict, record, latest)
+    return NextStep(step.command, f"{step.why} {_way_back(workspace, passed)}") if passed else step
+
+
+def _is_what_passed(workspace: Workspace, passed: Attempt, last: Attempt) -> bool:
+    """Return True if no later check speaks against what passed, or the code is that again after a
+    check of other code.
+    """
+    code = passed.verdict.submission_hash
+    return last is passed or (
+        last.verdict.submission_hash != code and workspace.lab.code_hash(workspace.root) == code
+    )
+
+
+def _way_back(workspace: Workspace, passed: Attempt) -> str:
+    """Return that an earlier check passed, and where the files are that it checked."""
+    folder = passed.submission.relative_to(workspace.root)
+    return (
+        f"Check {passed.number} passed, and so has the lab; the files of that check are kept in"
+        f" {folder}: copy them from there to get that version back."
+    )
 
 
 def _mend_first(workspace: Workspace, attempts: list[Attempt]) -> NextStep | None:
@@ -164,7 +186,7 @@ def _why_diagnose(workspace: Workspace, record: Record, latest: Path | None) -> 
     if record.commitments:
         open_ = open_questions(workspace, record)  # `lab reset` empties diagnosis.toml
         return f"diagnosis.toml has no answer to {', '.join(open_)}." if open_ else ""
-    why = "Answer the lab's questions before you change anything."
+    why = "Answer the lab's questions before you change what the code does."
     if records_itself(workspace):
         why = "Answer the lab's questions from your capture."
     if spec.asks_for_cause:
@@ -229,6 +251,8 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
         return NextStep("lab check", "Your code has changed: a check says whether it is enough.")
     if not capture_of(workspace, lab.code_hash(workspace.root)):
         return NextStep("lab profile", see)
+    if records_itself(workspace):
+        return NextStep("lab check", "Your change is captured: a check says whether it is enough.")
     return NextStep(
         "lab check",
         "Your change is captured, and `lab compare` shows what it brought. A check says whether"
@@ -279,8 +303,9 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> Nex
         if is_checked:
             return _edit(lab, "Mend what stopped the check; `lab run` shows the whole error.")
         return _after_mending(workspace)
-    # Speed is nothing to look at before the results are right; a task to record is another matter.
-    if last.reason in NOT_RIGHT and not records_itself(workspace):
+    # Speed is nothing to look at before the results are right, and what a recording lacks is not in
+    # a report on it.
+    if last.reason in NOT_RIGHT:
         return _after_wrong(workspace, is_checked=is_checked)
     return _what_is_left(workspace) if is_checked else _after_change(workspace, latest)
 
@@ -292,6 +317,8 @@ def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
     if is_checked:
         then = "`lab run` shows what each change brings." if runs else "Then run `lab check`."
         return _edit(lab, f"First mend what the ✗ names. {then}")
+    if records_itself(workspace) and not capture_of(workspace, lab.code_hash(workspace.root)):
+        return NextStep("lab profile", "Your code has changed: see what it records now.")
     if runs and has_run(workspace) is None:
         return NextStep("lab run", "Your code has changed: see whether its results are right.")
     return NextStep("lab check", "Your code has changed: see whether its results are right.")

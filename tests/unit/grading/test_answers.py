@@ -1,7 +1,12 @@
 import pytest
 
-from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.answers import describe_choices, read_answer
+from bottleneck_lab.catalog import QuestionSpec, find_lab
+from bottleneck_lab.grading.answers import (
+    describe_choices,
+    form_problem,
+    parse_answers,
+    read_answer,
+)
 from bottleneck_lab.grading.siblings import QUESTIONS
 
 
@@ -27,3 +32,23 @@ def test_a_choice_that_the_question_explains_itself_stands_alone():
 def test_a_share_is_the_same_number_however_it_is_typed(text):
     question = QuestionSpec("evidence", "share", "For what share of the time?")
     assert read_answer(question, text) == 0.232
+
+
+@pytest.mark.parametrize(
+    ("lab", "answer", "right"),
+    [
+        ("resnet-top-ops", "bounds=compute, compute, memory", False),
+        ("resnet-top-ops", "bounds=Compute-bound , memory-bound,far below both", True),
+        ("resnet-top-ops", "third=batch norm and pooling", False),
+        ("resnet-top-ops", "third=native_batch_norm", True),
+        ("perf-gate", "always=foo", False),
+        ("perf-gate", "always= Sort", True),
+    ],
+)
+def test_words_in_another_form_are_refused_when_they_are_given(lab, answer, right):
+    questions = find_lab(lab).spec.questions
+    answers, wrong = parse_answers(questions, [answer])
+    assert bool(answers) == right
+    assert right or "is not in the form of an answer here." in wrong[0]
+    bounds = next((each for each in questions if each.id == "bounds"), None)
+    assert bounds is None or form_problem(bounds, "foo"), "so is what diagnosis.toml says"

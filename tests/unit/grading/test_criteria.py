@@ -17,6 +17,7 @@ from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.errors import BusyMachineError, LabError, MachineError
 from bottleneck_lab.grading.conclusion import (
     ADVICE,
+    IN_COMMON,
     WRONG_AS_SHIPPED,
     Conditions,
     Stopped,
@@ -265,6 +266,12 @@ def test_nothing_needs_to_be_undone_where_the_shipped_code_was_wrong():
     wrong, slow = (given_results(*holds) for holds in ([False] + [True] * 3, [True, False] * 2))
     assert conclude(wrong, specs=SPECS, about="wrong output").advice == [WRONG_AS_SHIPPED]
     assert conclude(wrong, specs=SPECS).advice == ADVICE["wrong output"]
+    for counted, advice in (
+        ("47 of 48 (97.9%)", WRONG_AS_SHIPPED),
+        ("1,046 of 1,048 (99.8%)", IN_COMMON),
+    ):
+        missed = [msgspec.structs.replace(wrong[0], counted=counted), *wrong[1:]]
+        assert conclude(missed, specs=SPECS, about="wrong output").advice == [advice]
     assert conclude(slow, specs=SPECS, about="wrong output") == conclude(slow, specs=SPECS)
 
 
@@ -384,6 +391,10 @@ def test_a_crash_names_the_line_to_mend_and_no_other_input_where_python_could_no
     sentence = "starting up: train.py, line 40: loss.backward((\nSyntaxError: '(' was never closed"
     conclusion = conclude([], specs=SPECS, stopped=Stopped("crashed", sentence))
     assert conclusion.advice == ["Mend train.py, line 40; then check again."]
+    sentence = "during a trial: gate.py: TypeError: it must return a list"
+    assert conclude([], specs=SPECS, stopped=Stopped("crashed", sentence)).advice[0] == (
+        "Mend gate.py; then check again."
+    )
     sentence = "during a call: train.py, line 40, in train: x\nNameError: x"
     mend, other_inputs = conclude([], specs=SPECS, stopped=Stopped("crashed", sentence)).advice
     assert "train.py, line 40;" in mend

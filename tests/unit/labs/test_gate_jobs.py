@@ -157,5 +157,6 @@ def test_false_alarms_between_the_limits_leave_it_open():
     assert isinstance(problem(fewest + 1), Open)
     assert isinstance(problem(most - 1), Open)
     assert not isinstance(problem(most), Open)
-    assert problem(most).startswith(f"{most} of {wanted} jobs (4.17%); a gate with 1 in 100 has")
-    assert f"at most {fewest} of {wanted} pass for sure, and {most} fail" in problem(fewest + 1)
+    limits = f"with at most {fewest} of {wanted} a gate passes, with {most} it fails"
+    assert problem(most).startswith(f"{most} of {wanted} jobs (4.17%); {limits}")
+    assert limits in problem(fewest + 1)

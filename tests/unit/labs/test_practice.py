@@ -70,13 +70,13 @@ def test_a_run_of_a_gate_is_summed_up():
     )
 
 
-def test_what_a_gate_passes_with_has_its_count_and_what_chance_gives():
+def test_what_a_gate_passes_with_has_its_count_and_what_passes():
     done = [job(["scan"] * (number < 13)) for number in range(1130)]
     done += [job(["sort"], ["sort"])] * 22
     judged = gate_verdict(done)
     assert judged["false-alarms"][0] is None
     assert judged["false-alarms"][2].words == (
-        "13 of 1,152 jobs (1.13%); a gate with 1 in 100 has at most 22 of 1,152 by chance"
+        "13 of 1,152 jobs (1.13%); with at most 16 of 1,152 a gate passes, with 23 it fails"
     )
     assert judged["caught"][2].words == "22 of 22 (100%)"
 

@@ -28,6 +28,7 @@ def test_the_file_for_the_answers_asks_what_the_lab_asks(lab):
     text = (lab.path / "diagnosis.toml").read_text()
     for question in lab.spec.questions:
         assert f"# {question.ask}\n" in text, question.id
+        assert not question.measure or f"#   {question.measure}\n" in text, question.id
         assert all(choice in text for choice in question.choices), question.id
 
 

@@ -26,6 +26,10 @@ GIVEN = [
 ]
 RIGHT, WRONG = (CriterionResult("answers", "correctness", holds, "said") for holds in (True, False))
 SLOW = CriterionResult("speedup", "target", False, "too slow")
+SPECS = [
+    CriterionSpec("answers", "correctness", "They are right"),
+    CriterionSpec("speedup", "target", "It is fast"),
+]
 
 
 @pytest.mark.parametrize(
@@ -35,15 +39,31 @@ SLOW = CriterionResult("speedup", "target", False, "too slow")
         _Ended(Measured([WRONG])),
         _Ended(Measured([RIGHT]), machine=BusyMachineError("busy", "wait")),
         _Ended(),
+        _Ended(Measured([SLOW])),
     ],
-    ids=["stopped", "wrong", "machine", "nothing"],
+    ids=["stopped", "wrong", "machine", "nothing", "out of time"],
 )
 def test_answers_are_not_graded_without_measured_work(ended):
-    assert [result.holds for result in verifier._diagnosis_results(GIVEN, ended)] == [None, None]
+    graded = verifier._diagnosis_results(GIVEN, ended, SPECS)
+    assert [result.holds for result in graded] == [None, None]
 
 
 def test_answers_are_graded_with_work_that_is_right_however_slow():
-    assert verifier._diagnosis_results(GIVEN, _Ended(Measured([RIGHT, SLOW]))) == GIVEN
+    ended = _Ended(Measured([RIGHT, SLOW]))
+    assert verifier._diagnosis_results(GIVEN, ended, SPECS) == GIVEN
+
+
+def test_a_crash_names_no_file_that_the_lab_gives():
+    given = "runner.py, line 97, in run: raise TypeError(f'gate() must return {slower!r}')\n"
+    theirs = "gate.py, line 9, in <lambda>: runner.run(commit)\n"
+    error = "TypeError: gate() must return a list, not [1]"
+    without = verifier.without_given_frames
+    assert without(f"during a trial: {given}{error}", ["gate.py"]) == (
+        f"during a trial: gate.py: {error}"
+    )
+    assert without(f"{theirs}{given}{error}", ["gate.py"]) == f"{theirs}{error}"
+    assert without(f"{given}{error}", ["a.py", "b.py"]) == error
+    assert without(error, ["gate.py"]) == error
 
 
 @pytest.mark.parametrize(

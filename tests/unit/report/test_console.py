@@ -61,7 +61,7 @@ def test_verdict(draw, golden, outcome):
 
 
 def test_what_holds_is_shown_with_the_count_behind_it(draw):
-    of_jobs = "13 of 1,152 jobs (1.13%); a gate with 1 in 100 has at most 22 of 1,152 by chance"
+    of_jobs = "13 of 1,152 jobs (1.13%); with at most 16 of 1,152 a gate passes, with 23 it fails"
     alarms = CriterionResult(
         "false-alarms", "correctness", True, "", 0.0113, direction="at_most", unit="share"
     )

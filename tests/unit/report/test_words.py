@@ -6,7 +6,10 @@ import math
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Standing
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
@@ -213,6 +216,20 @@ def test_a_lab_that_asks_for_no_cause_gets_no_praise_for_one():
     shown = words.describe_standing(misread, names_cause=False)
     assert shown == "not all answers right on the first try"
     assert "cause named" in words.describe_standing(misread)
+
+
+def test_an_answer_that_a_check_found_wrong_is_judged():
+    first = Standing(None, corrections=1)
+    assert words.describe_standing(first) == "diagnosis not judged yet, corrected once"
+    assert words.describe_standing(first, wrong=1) == "1 answer wrong, corrected once"
+
+
+def test_work_that_ran_out_of_time_before_it_was_judged_is_not_called_correct():
+    late = CriterionResult("budget", "target", False, "It took too long.")
+    caught = not_measured(CriterionSpec("caught", "correctness", "It is right"), "it ended")
+    slow = replace(made_up.slow(), criteria=[late])
+    assert words.headline(slow) == "correct but slow"
+    assert words.headline(replace(slow, criteria=[late, caught])) == "too slow to be judged"
 
 
 def test_the_answers_that_were_wrong_are_named():

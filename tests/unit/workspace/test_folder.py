@@ -659,6 +659,36 @@ class TestNextStep:
         check_once(workspace, Outcome.PASS)
         assert self.next(workspace) == "lab start wrong"
 
+    def test_work_that_is_worse_than_what_passed_comes_first(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+
+        def check(outcome, reason=None):
+            code = workspace.lab.code_hash(workspace.root)
+            verdict = make_verdict(outcome, reason=reason) if reason else make_verdict(outcome)
+            with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+                record(workspace, msgspec.structs.replace(verdict, submission_hash=code), folder)
+
+        def step():
+            return next_step.next_here(
+                workspace, load_attempts(workspace), load_record(workspace), {}, progress.Progress()
+            )
+
+        shipped = (workspace.root / "work.py").read_text()
+        check(Outcome.PASS)
+        (workspace.root / "work.py").write_text("raise SystemExit")
+        check(Outcome.FAIL, "wrong output")
+        assert step().command == "edit work.py"
+        assert "Check 1 passed" in step().why
+        assert "attempts/0001: copy them" in step().why
+        check(Outcome.INCONCLUSIVE)
+        assert step().command == "lab check"
+        (workspace.root / "work.py").write_text(shipped)
+        assert step().command == "", "it is the code that passed"
+        check(Outcome.INCONCLUSIVE)
+        assert step().command == "lab check"
+
     def test_what_a_capture_shows_of_the_checked_code_is_looked_at(self, workspace):
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)

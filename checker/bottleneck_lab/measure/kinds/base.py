@@ -187,6 +187,12 @@ class Kind(Generic[S]):
         if self.needs_correctness() and "correctness" not in [each.kind for each in declared]:
             yield f"{device} has no criterion of kind `correctness`."
 
+    def missing_parts(self, lab: Lab, device: Device, trace: Path) -> list[str]:  # noqa: ARG002 - for kinds to override
+        """Return what a capture that the learner's code records lacks of what its task asks for, in
+        sentences.
+        """
+        return []
+
     def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
         """Return which of `starter` and `solution` a capture with a tool describes; nothing if the
         tool cannot record a workload of this kind.

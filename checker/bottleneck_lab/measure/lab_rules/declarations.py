@@ -199,7 +199,7 @@ def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
             "takes any text: list patterns in `accept`, one of which an answer must match, or ask"
             " for a choice or a number."
         )
-    for pattern in question.accept:
+    for pattern in filter(None, [*question.accept, question.form]):
         try:
             re.compile(pattern)
         except re.error as error:

@@ -199,7 +199,9 @@ def print_roofline(sheet: Sheet, summary: Summary) -> None:
     rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
     if machine is None or not rows:
         return
-    sheet.heading(f"Operators under the roofline of {machine.name}: share of the ceiling reached")
+    sheet.heading(
+        f"Operators under the roofline of {machine.name}: share of the ceiling reached, total time"
+    )
     for letter, row in zip(LETTERS, rows[:TOP], strict=False):
         name = f"{letter} {row.operator} {row.precision}, {row.bound}"
         sheet.ranked(name, row.ceiling_share, words.format_duration(row.time_ns))

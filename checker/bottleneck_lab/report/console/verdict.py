@@ -54,7 +54,11 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [
         words.describe_prediction(verdict),
-        words.describe_standing(verdict.diagnosis, names_cause=words.asks_for_cause(verdict)),
+        words.describe_standing(
+            verdict.diagnosis,
+            names_cause=words.asks_for_cause(verdict),
+            wrong=words.wrong_answers(verdict),
+        ),
     ]
     if any(sentences):
         sheet.heading("Your diagnosis")

@@ -169,7 +169,7 @@ def roofline_table(summary: Summary) -> Markup | None:
         "operator",
         "type",
         "calls",
-        "time",
+        "total time",
         "achieved",
         "FLOP/byte",
         "limited by",

@@ -5,8 +5,11 @@ checked against the verifier's own captures.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
@@ -57,6 +60,16 @@ class OperatorProfileKind(Kind[OperatorProfileSettings]):
         from bottleneck_lab.measure.kinds.operator_profile.judging import measured_answers
 
         return measured_answers(measurement)
+
+    def missing_parts(self, lab: Lab, device: Device, trace: Path) -> list[str]:
+        from bottleneck_lab.measure.kinds.operator_profile.capture import read_capture
+        from bottleneck_lab.measure.kinds.operator_profile.genuine import missing_parts
+
+        try:
+            capture = read_capture(trace.read_bytes())
+        except CaptureError as error:
+            return [f"{error.message} {error.remedy}"]
+        return missing_parts(capture, self.settings(lab, device).passes)
 
     def needs_correctness(self) -> bool:
         return False

@@ -14,10 +14,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from bottleneck_lab.errors import BusyMachineError, CaptureError
 from bottleneck_lab.grading.conclusion import Conditions
-from bottleneck_lab.grading.criteria import grade_check, not_held_against
+from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_held_against
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.operator_profile import OperatorProfileSettings
@@ -37,6 +38,8 @@ from bottleneck_lab.measure.kinds.operator_profile.genuine import (
     other_times,
 )
 from bottleneck_lab.measure.kinds.operator_profile.judging import (
+    described_answers,
+    either_order,
     wrong_bounds,
     wrong_ceiling,
     wrong_operators,
@@ -91,9 +94,23 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
             beside = beside_script if id_ == "genuine-capture" else other_cores
             result = not_held_against(result, beside)
         results.append(result)
+    right = {"top-operators": either_order(answers, truth)}
+    if all(result.holds for result in results):
+        right = described_answers(answers, truth)
+    notes = []
+    if other_cores > BUSY_CORES:
+        notes.append(
+            f"Other programs kept {other_cores:.1f} cores busy during the check's own captures: its"
+            " times are less certain, for what holds as much as for what does not."
+        )
+    results = [
+        replace(each, counted=words) if each.holds and (words := right.get(each.id)) else each
+        for each in results
+    ]
     return Measured(
         results,
         details=_details(truth, captures),
+        notes=notes,
         conditions=Conditions(other_cores=beside_script, cores=os.cpu_count()),
     )
 

@@ -96,10 +96,31 @@ def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:
             "The capture has no GPU work in it: `activities` needs ProfilerActivity.CUDA, and the"
             " script must wait for the GPU before the profiler stops."
         )
+    return None if has_shapes(capture) else NO_SHAPES
+
+
+NO_SHAPES = "The capture has no shapes: pass record_shapes=True to the profiler."
+
+
+def has_shapes(capture: OperatorCapture) -> bool:
+    """Return True if any input of an operator has its shape recorded."""
     shapes: list[Any] = [shape for call in capture.calls for shape in call.dims]
-    if not any(isinstance(shape, tuple) and shape for shape in shapes):
-        return "The capture has no shapes: pass record_shapes=True to the profiler."
-    return None
+    return any(isinstance(shape, tuple) and shape for shape in shapes)
+
+
+def missing_parts(capture: OperatorCapture, passes: int) -> list[str]:
+    """Return what a capture of the learner's own lacks of what the brief asks for, in sentences."""
+    missing = [] if has_shapes(capture) else [NO_SHAPES]
+    recorded = capture.count("aten::linear")
+    if recorded != passes:
+        missing.append(f"The capture holds {recorded} passes; {passes} are asked for.")
+    ratio = first_pass_ratio(capture, passes)
+    if ratio >= COLD_RATIO:
+        missing.append(
+            f"The first pass takes {ratio:.1f} times as long as the others: run the model before"
+            " you record."
+        )
+    return missing
 
 
 def _other_time(capture: OperatorCapture, begin_s: float, end_s: float) -> str | None:
@@ -189,8 +210,8 @@ def _not_warm(
             "The script did not run the model before the recorded passes, so the first of them"
             " allocates and prepares. Run passes without recording first."
         )
-    cold = _first_pass_ratio(truth.cold, max(truth.cold.count("aten::linear"), 1))
-    if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
+    cold = first_pass_ratio(truth.cold, max(truth.cold.count("aten::linear"), 1))
+    if cold < COLD_RATIO or first_pass_ratio(capture, passes) < math.sqrt(cold):
         return None
     return TimingComplaint(
         "The first pass in the capture takes longer than the others: it allocates and prepares. Run"
@@ -198,7 +219,7 @@ def _not_warm(
     )
 
 
-def _first_pass_ratio(capture: OperatorCapture, passes: int) -> float:
+def first_pass_ratio(capture: OperatorCapture, passes: int) -> float:
     """Return the time of the first pass over the median of the others; 1 where there is nothing to
     compare.
     """
