@@ -1,7 +1,9 @@
 """Operators under the roofline, from shapes whose FLOP are known by hand."""
 
 import json
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace as replace_struct
@@ -11,6 +13,7 @@ from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.console.roofline import draw_roofline
 from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.report.page.roofline_chart import roofline_chart
 from bottleneck_lab.trace.shapes import work_of
 
 MM = {
@@ -182,6 +185,20 @@ def test_what_is_above_memory_is_in_a_cache(tmp_path, dur_us, bound, share):
         bound,
         pytest.approx(share, rel=0.01),
     )
+
+
+def test_labels_of_ceilings_that_are_near_each_other_stand_apart(tmp_path):
+    near = [
+        CacheLevel(name, 1 << 20, 1.01**n * LAPTOP.bytes_per_s) for n, name in enumerate("abc", 1)
+    ]
+    machine = replace_struct(LAPTOP, caches=near)
+    drawn = str(roofline_chart(summarise(capture(tmp_path, device=False), machine).roofline))
+    heights = [
+        float(re.search(rf'<text[^>]* y="([\d.]+)"[^>]*>{name}</text>', drawn)[1])
+        for name in ("memory", "a", "b", "c")
+    ]
+    assert all(lower - upper >= 13.9 for lower, upper in pairwise(heights)), heights
+    assert min(heights) >= 10
 
 
 def test_the_terminal_draws_lines_and_letters(tmp_path):

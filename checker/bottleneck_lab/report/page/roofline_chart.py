@@ -9,7 +9,9 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.page.markup import Markup
 from bottleneck_lab.report.page.shapes import Point, chart, dot, line, text
 
-LEFT, RIGHT, HEIGHT = 0.02, 0.92, 170
+LEFT, RIGHT, HEIGHT = 0.02, 0.92, 194
+HEAD, LINE = 24, 14
+"""Pixels above the drawing, for labels of ceilings near its top, and of a label's line."""
 
 
 def roofline_chart(roofline: Roofline) -> Markup | None:
@@ -23,7 +25,8 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
     precisions = sorted({row.precision for row in rows})
     highest = max(machine.flops[precision] for precision in precisions)
     slopes = [("memory", machine.bytes_per_s)]
-    slopes += [(cache.name, cache.bytes_per_s) for cache in machine.caches]
+    caches = sorted(machine.caches, key=lambda cache: cache.bytes_per_s)
+    slopes += [(cache.name, cache.bytes_per_s) for cache in caches]
     ends = [row.intensity for row in rows] + [highest / rate for _, rate in slopes]
     # The axes' ends, as powers of ten.
     low, high = log10(min(ends)) - 0.4, log10(max(ends)) + 0.6
@@ -32,19 +35,23 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
 
     def at(intensity: float, rate: float) -> Point:
         x = LEFT + (RIGHT - LEFT) * (log10(intensity) - low) / (high - low)
-        return x, HEIGHT * (top - log10(rate)) / (top - bottom)
+        return x, HEAD + (HEIGHT - HEAD) * (top - log10(rate)) / (top - bottom)
 
     drawn = []
     for precision in precisions:
         x, y = at(max(10**low, machine.balance(precision)), machine.flops[precision])
         drawn.append(line((x, y), (RIGHT, y), "roof"))
         drawn.append(text(precision, (RIGHT + 0.01, y + 4), style="soft"))
+    lowest = float(HEIGHT)
     for name, rate in slopes:  # from the left edge or the bottom to the highest level line
         start = max(10**low, 10**bottom / rate)
         if start < highest / rate:
             x, y = at(start, start * rate)
             drawn.append(line((x, y), at(highest / rate, highest), "roof"))
-            drawn.append(text(name, (x, max(10.0, y - 6)), style="soft"))
+            # Memory's name is below its line and each cache's above its own, clear of the one
+            # before, however near their rates are.
+            lowest = y + LINE if name == "memory" else min(y - 6, lowest - LINE)
+            drawn.append(text(name, (x, max(10.0, lowest)), style="soft"))
     for row in rows:
         title = (
             f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)},"
