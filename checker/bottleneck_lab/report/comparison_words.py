@@ -338,7 +338,7 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
                     "cannot tell" if fall else text
                     for fall, text in zip(change.fall_bytes, (before, after), strict=True)
                 )
-            if max(sizes) > 0:
+            if max(sizes) > 0 and not before == after == "cannot tell":
                 rows.append(((before, after, what, change.device < 0), change))
     several = len({change.rank for change in comparison.memory}) > 1
     shown = []

@@ -15,6 +15,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from typer.testing import CliRunner
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.analysis.detectors.work import growing_memory, outgrows
+from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.host.nesting import innermost_at
 from bottleneck_lab.analysis.memory.growth import MemoryUse, growth_a_step
 from bottleneck_lab.analysis.memory.holders import Holder
@@ -216,6 +218,28 @@ def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
     assert "and falls by up to 4.4 MiB" in describe_late_freeing(hidden)
     assert describe_growth(replace(hidden, fall_bytes=1 << 20)) == "21.0 KiB"
     assert describe_growth(replace(hidden, growth_bytes_per_step=-3)) == "0 B"
+
+
+def test_growth_that_cannot_be_told_is_no_finding() -> None:
+    """As `busy-ensemble`, batched, once was: 99 KiB a step, and again and again back at 103."""
+    sawtooth = MemoryUse(
+        rank=0,
+        device=0,
+        peak_bytes=2_374_656,
+        first_bytes=105_984,
+        last_bytes=1_823_744,
+        growth_bytes_per_step=101_120,
+        steps=10,
+        allocations=9,
+        driver_calls=0,
+        fall_bytes=1_712_640,
+    )
+    seen = Evidence([], [], [], [], [], [], [sawtooth], [], [], 10, 1)
+    assert not growing_memory(seen)
+    assert growing_memory(replace(seen, memory=[replace(sawtooth, fall_bytes=0)]))
+    steeper = replace(sawtooth, growth_bytes_per_step=180_000)
+    assert not outgrows(steeper)
+    assert outgrows(replace(steeper, fall_bytes=0))
 
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:

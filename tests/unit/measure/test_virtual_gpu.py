@@ -33,6 +33,7 @@ from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
 
 from ...processes import PATIENCE_S, running
+from .device_program import run
 
 PLAIN = msgspec.structs.replace(
     H200,
@@ -328,11 +329,11 @@ class TestEngine:
         kept = upload("train.py(1): train")
         engine.step()
         made = upload("train.py(2): train")
-        engine.let_go([upload("train.py(3): train")], [])
+        engine.let_go([("", [upload("train.py(3): train")])], [])
         engine.step(0, [(1, *copy, 2)])
-        engine.let_go([made], [])
+        engine.let_go([("", [made])], [])
         engine.step(0, [(1, *copy, 1), (2, *copy, 1)])
-        engine.let_go([kept], [])
+        engine.let_go([("", [kept])], [])
         assert sorted(engine.figures().lives) == [
             (0, 3, 1, "train.py(1): train", "float32[4]"),
             (1, 2, 1, "train.py(2): train", "float32[4]"),
@@ -368,9 +369,9 @@ class TestEngine:
         whole = engine.upload(torch.ones(1000), None, True, False, "")[0]
         before = engine.clock.launches, engine.memory.allocated
         part = engine.call("slice", "Tensor", [Handle(whole.number), 0, 0, 10], {}, "")
-        engine.let_go([whole.number], [])
+        engine.let_go([("", [whole.number])], [])
         assert (engine.clock.launches, engine.memory.allocated) == before
-        engine.let_go([part.number], [])
+        engine.let_go([("", [part.number])], [])
         assert engine.memory.allocated == 0
 
 
@@ -776,7 +777,7 @@ def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
         gone = engine.call(
             "mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(8): train"
         )
-        engine.let_go([gone.number], [])
+        engine.let_go([("", [gone.number])], [])
         engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
     books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
     write_trace(books, PLAIN, tmp_path / "trace.json.gz", skip_steps=1)
@@ -816,7 +817,7 @@ def test_a_tensor_that_grows_as_a_target_is_held_with_its_new_size() -> None:
         "",
     )
     assert engine.memory.allocated == before + 256 * 256 * 4
-    engine.let_go([small.number, whole.number], [])
+    engine.let_go([("", [small.number, whole.number])], [])
     assert engine.memory.allocated == 0
 
 
@@ -866,3 +867,24 @@ def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(t
     exec(compile(entry.read_text("utf-8"), str(entry), "exec"), program)
     program["train"](run)
     assert lines == ["train.py(2): read", "train.py(6): train"]
+
+
+def test_a_step_of_training_leaves_no_reference_cycles(tmp_path: Path) -> None:
+    """Autograd runs without a frame of Python below it: the line is the main thread's then."""
+    program = """
+import gc
+layer = nn.Linear(8, 4).to(device)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+
+def step():
+    optimizer.zero_grad()
+    layer(torch.ones(2, 8).to(device)).square().sum().backward()
+    optimizer.step()
+
+gc.disable()
+step(), step(), gc.collect()
+step()
+print(json.dumps(gc.collect()))
+"""
+    collected, _ = run(program, tmp_path)
+    assert collected == 0

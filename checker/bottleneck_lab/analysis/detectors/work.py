@@ -308,7 +308,10 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
 
 def outgrows(use: MemoryUse) -> bool:
     """Return True if the steps of a capture have added much of a device's peak."""
-    return use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
+    return (
+        not use.hides_growth
+        and use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
+    )
 
 
 def interrupted_kernels(seen: Evidence) -> list[Detection]:
@@ -332,7 +335,7 @@ def growing_memory(seen: Evidence) -> list[Detection]:
     for use in seen.memory:
         growth = use.growth_bytes_per_step
         # 64 KiB or 0.2% of the peak a step: less is bookkeeping, unless it adds up.
-        much = growth > max(0.002 * use.peak_bytes, 64 << 10)
+        much = not use.hides_growth and growth > max(0.002 * use.peak_bytes, 64 << 10)
         if use.steps < 4 or not (much or outgrows(use)):
             continue
         where = "the host" if use.device < 0 else f"device {use.device}"

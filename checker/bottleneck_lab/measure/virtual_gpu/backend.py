@@ -85,7 +85,8 @@ class Driver:
         self._folder, self._entry = str(entry.parent), str(entry)
         self.forked = False
         self.pinned = PinnedMemory()
-        self._released: list[int] = []
+        self._released: dict[str, list[int]] = {}
+        """Tensors that have died since the last call, by the program's line then."""
         self._collections: list[int] = []
         self._under_way: dict[int, torch.Tensor] = {}
         """Targets of copies that the program has not waited for: until then, a target holds what it
@@ -114,7 +115,8 @@ class Driver:
 
     def let_go(self, number: int) -> None:
         """Note that a tensor has died; the engine hears of it with the next call."""
-        self._released.append(number)
+        # The line by now: `zero_grad` frees on a line of its own, which makes no call.
+        self._released.setdefault(self.line(), []).append(number)
 
     def collected(self, generation: int) -> None:
         """Note that the program has collected a generation of garbage; the engine hears of it with
@@ -154,11 +156,11 @@ class Driver:
         raise _ERRORS.get(kind, RuntimeError)(words)
 
     def _message(self, name: str, args: Sequence[Any]) -> bytes:
-        released, self._released = self._released, []
+        released, self._released = self._released, {}
         collections, self._collections = self._collections, []
         # Before the call that comes now: the host's clock has not moved since the last one.
         overwritten = self.pinned.take_overwritten()
-        return encode([name, released, collections, overwritten, *args])
+        return encode([name, list(released.items()), collections, overwritten, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that has a tensor of the device, or makes one; return its result."""
@@ -244,8 +246,11 @@ class Driver:
         """
         nearest, calling = self._lines_from(sys._getframe())
         if not nearest:
-            frames = sys._current_frames()
-            nearest, calling = self._lines_from(frames.get(threading.main_thread().ident or 0))
+            # Not by a name: all threads' frames include this one, so it would hold itself, and the
+            # frames below it would keep the call's tensors until the next collection.
+            nearest, calling = self._lines_from(
+                sys._current_frames().get(threading.main_thread().ident or 0)
+            )
         return nearest, calling
 
     def _lines_from(self, frame: FrameType | None) -> tuple[str, str]:

@@ -312,16 +312,17 @@ class Engine:
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return end - start
 
-    def let_go(self, numbers: list[int], collections: list[int], line: str = "") -> None:
-        """Release these handles, which the program let go of, and charge it for these generations
-        that it has had collected.
+    def let_go(self, released: list[tuple[str, list[int]]], collections: list[int]) -> None:
+        """Release these handles, by the program's line that let go of them, and charge it for these
+        generations that it has had collected.
         """
         at_us = self.clock.host_us
         for generation in collections:
             self.clock.collect(generation)
-        for number in numbers:
-            if number in self._tensors:
-                self._release(number, at_us, line)
+        for line, numbers in released:
+            for number in numbers:
+                if number in self._tensors:
+                    self._release(number, at_us, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
         """Take over the parameters of a program that ends, and close the books.
