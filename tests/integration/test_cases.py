@@ -25,6 +25,10 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "Next: lab case" in learner.lab().stdout
     again = learner.lab("case").stdout
     assert "Next: lab case -a cause=" in again, "the report is behind whoever asks again"
+    assert again.count("\n") < drawn.stdout.count("\n") * 0.6, "the questions were printed before"
+    assert "gain: How many times" in again
+    full = learner.lab("case", "--questions").stdout
+    assert "the host does something else in the loop" in full
 
     blind = learner.json("report", "cases/0001")
     assert blind["summary"]["blind"]
@@ -53,6 +57,9 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert again.returncode == 2
     assert "No case is open" in again.stderr
     assert learner.json("case", "--progress")["answered"] == 1
+    assert "of 1 case; `lab case` draws another" in learner.lab().stdout
     assert "cases/0002" in learner.lab("case", "--set", "friday:2").stdout
+    put_away = learner.json("report", "cases/0002")["summary"]
+    assert put_away["blind"]
     assert "Next: lab case --set friday:2" in learner.lab("case", "--skip").stdout
     assert "Next: lab case --set monday" in learner.lab("case", "--progress", "--set=monday").stdout

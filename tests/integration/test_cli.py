@@ -388,6 +388,10 @@ class TestHintsResetSolution:
             MINI / "solutions" / "slow" / "work.py"
         ).read_bytes()
         assert "The loop is gone" in shown
+        shown = learner.lab("solution", "--yes", at=place).stdout
+        assert "The loop is gone" not in shown, "it was printed before"
+        assert "`lab solution --show` prints the write-up again." in shown
+        assert "The loop is gone" in learner.lab("solution", "--show", "--yes", at=place).stdout
 
 
 class TestTerminals:

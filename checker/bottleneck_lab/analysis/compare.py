@@ -46,7 +46,7 @@ from bottleneck_lab.analysis.steps.figures import (
 from bottleneck_lab.analysis.steps.serving import find_batch_figures, find_stretches
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse_beside
-from bottleneck_lab.trace.names import MODELLED_HOST
+from bottleneck_lab.trace.names import is_host_modelled
 from bottleneck_lab.trace.timeline import Floats64, Ints, Timeline
 
 Unit = Literal["step", "image", "recording"]
@@ -156,6 +156,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """How many ranks the largest of the captures holds, which per-step figures are the mean of."""
     of_memory: bool = False
     """Both are of a lab about memory, which comes first there."""
+    measures: bool = False
+    """The program measures others: how long it takes is neither good nor bad."""
     calibrated_ns: tuple[float, float] | None = None
     """What a full batch takes, before and after, on a device that is set by the machine's speed
     anew for each capture (of several, the mean): all times are scaled to that of the first capture.
@@ -221,8 +223,30 @@ def observe(
         find_batch_figures(timeline, window) if stretches else {},
         served,
         stretches.images if stretches else None,
-        repeats=MODELLED_HOST in timeline.facts,
+        repeats=is_host_modelled(timeline),
         code=code_of(analysis.summary),
+    )
+
+
+def without_judgement(comparison: Comparison) -> Comparison:
+    """Return the comparison of two versions of a program that measures others: how long that takes
+    is its own choice, and other calls are no other program.
+    """
+
+    def neutral(outcome: Change) -> Change:
+        return "differs" if outcome in ("better", "worse") else outcome
+
+    return msgspec.structs.replace(
+        comparison,
+        outcome=neutral(comparison.outcome),
+        changes=[
+            msgspec.structs.replace(each, outcome=neutral(each.outcome))
+            for each in comparison.changes
+        ],
+        differences=[each for each in comparison.differences if each.kind != "program"],
+        findings_gone={},
+        findings_new={},
+        measures=True,
     )
 
 

@@ -21,8 +21,8 @@ MAD_TO_SIGMA = 1.4826
 """Median absolute deviation of a normal distribution to its standard deviation: 1 / Φ⁻¹(3/4)."""
 
 
-Change = Literal["better", "worse", "same", "cannot tell"]
-"""The outcome of comparing two versions."""
+Change = Literal["better", "worse", "same", "cannot tell", "differs"]
+"""The outcome of comparing two versions; `differs` where more time is neither better nor worse."""
 
 
 class Interval(NamedTuple):

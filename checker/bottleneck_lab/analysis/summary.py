@@ -62,7 +62,7 @@ from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
 from bottleneck_lab.analysis.steps.window import Step, begun_inside, find_steps, find_window
 from bottleneck_lab.analysis.what_if.gain import WhatIf
 from bottleneck_lab.analysis.what_if.removal import Removal
-from bottleneck_lab.trace.names import MODELLED_HOST
+from bottleneck_lab.trace.names import is_host_modelled
 from bottleneck_lab.trace.timeline import Timeline
 
 Result = TypeVar("Result")
@@ -247,7 +247,7 @@ def _summary(
         collective_waits=seen.collective_waits,
         gains=_part_gains(seen, devices.quality),
         pauses_share=devices.what_if.pauses_share(),
-        modelled_host=MODELLED_HOST in timeline.facts,
+        modelled_host=is_host_modelled(timeline),
         longest_line_share=rows.longest_line_share,
         waiting_line_share=rows.waiting_line_share,
     )

@@ -24,7 +24,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import QUESTIONS
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.cases import DrawnCase, find_case, open_case, skip
+from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
 
 EXAMPLE = "lab case --level 1"
@@ -34,7 +34,11 @@ def command(
     answer: Answers = None,
     level: Annotated[
         int | None,
-        typer.Option("--level", metavar="N", help="Draw a case of this level: 1 is the easiest."),
+        typer.Option(
+            "--level",
+            metavar="N",
+            help="Draw a case of this level, of three: 1 is the easiest, 3 the hardest.",
+        ),
     ] = None,
     set_: Annotated[
         str,
@@ -54,6 +58,9 @@ def command(
     ] = False,
     progress: Annotated[
         bool, typer.Option("--progress", help="Show how you are doing, over all cases.")
+    ] = False,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Print the questions of the open case in full.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -79,7 +86,7 @@ def command(
 
         given = {question.id: ask_question(question, refuse=refuse) for question in QUESTIONS}
     if not given:
-        _show_case(drawn, fresh=fresh, json=json)
+        _show_case(drawn, fresh=fresh, questions=questions, json=json)
         if not fresh and (level is not None or set_ or timed):
             note("This case was open already: its level, set and time are those of its draw.")
         return
@@ -124,7 +131,7 @@ def _describe(drawn: DrawnCase) -> None:
         say(f"You have {drawn.limit_s / 60:g} minutes from the draw.")
 
 
-def _show_case(drawn: DrawnCase, *, fresh: bool, json: bool) -> None:
+def _show_case(drawn: DrawnCase, *, fresh: bool, questions: bool, json: bool) -> None:
     case = find_case(drawn.name)
     if json:
         print_json(
@@ -139,13 +146,24 @@ def _show_case(drawn: DrawnCase, *, fresh: bool, json: bool) -> None:
         return
     _describe(drawn)
     for question in QUESTIONS:
-        show_question(question)
-    answer = "lab case -a cause=… -a evidence=… -a line=… -a gain=…"
+        if fresh or questions:
+            show_question(question)
+        else:
+            _remind(question)
     if not fresh:
-        say_next(answer)
+        say_next(ANSWER)
+        if not questions:
+            say("`lab case --questions` prints them in full.")
         return
     say_next(f"lab report {_folder(drawn)}")
-    say(f"Then: {answer}")
+    say(f"Then: {ANSWER}")
+
+
+def _remind(question: QuestionSpec) -> None:
+    """Print a question that was printed in full before, with the names of its choices alone."""
+    say(f"\n{question.id}: {question.ask}", style="bold")
+    if question.choices:
+        say(f"  {', '.join(question.choices)}", hang=2)
 
 
 def _show_grade(
@@ -185,7 +203,10 @@ def _show_grade(
     for sentence in now.habits:
         say(sentence)
     say_next(f"lab report {_folder(drawn)}")
-    say(f"It now shows causes and findings. `{_draw_command(drawn.set)}` draws another case.")
+    say(
+        "It now shows causes, and findings where a detector knows them."
+        f" `{_draw_command(drawn.set)}` draws another case."
+    )
 
 
 def _show_standing(set_name: str, *, json: bool) -> None:

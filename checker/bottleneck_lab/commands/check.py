@@ -141,8 +141,8 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
             note("This check's times are modelled, so it does not wait for other programs.")
         elif os.getloadavg()[0] > (os.cpu_count() or 1):
             note(
-                "This machine is busy, which makes the check slower. Its times are modelled, so the"
-                " verdict will be the same."
+                "This machine is busy: a check that computes for long takes longer. Its times are"
+                " modelled, so the verdict will be the same."
             )
         return
     allowed = busy_cores_allowed(needed)

@@ -9,13 +9,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bottleneck_lab.analysis.compare import Comparison, Observation, compare, observe
+from bottleneck_lab.analysis.compare import (
+    Comparison,
+    Observation,
+    compare,
+    observe,
+    without_judgement,
+)
 from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.commands.where import say_next_step
-from bottleneck_lab.course.captures import circumstances, code_of, is_of_memory
+from bottleneck_lab.course.captures import circumstances, code_of, is_of_memory, measures_others
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
@@ -162,6 +168,8 @@ def _compared(
     """Return the comparison; without causes while they are still the learner's to find."""
     of_memory = all(is_of_memory(side[0]) for side in sides)
     comparison = msgspec.structs.replace(compare(before, after, again), of_memory=of_memory)
+    if any(measures_others(side[0]) for side in sides):
+        comparison = without_judgement(comparison)
     if not _is_blind(sides):
         return comparison
     changes = [change for change in comparison.changes if change.group != "gap"]

@@ -23,7 +23,7 @@ from bottleneck_lab.report.words import (
     describe_standing,
     format_measured,
     headline,
-    main_criterion,
+    main_criteria,
     wrong_answers,
 )
 from bottleneck_lab.wording import counted
@@ -205,11 +205,11 @@ def _when(at: str) -> str:
 def _checks(attempts: list[Attempt]) -> list[_Line]:
     """Return a line for each check."""
     lines: list[_Line] = []
-    main = main_criterion([attempt.verdict for attempt in attempts])
+    main = main_criteria([attempt.verdict for attempt in attempts])
     for number, verdict in ((attempt.number, attempt.verdict) for attempt in attempts):
         parts = [headline(verdict)]
         for each in verdict.criteria:
-            if each.id == main and each.value is not None:
+            if each.id in main and each.value is not None:
                 label = criterion_label(verdict.lab, verdict.device, each.id)
                 parts.append(f"{label} {format_measured(each)}")
         if verdict.prediction:

@@ -61,6 +61,8 @@ EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
 PAGES = {"--sibling": "sibling.html"}
 
+RESTS_ON = "The tool's figure rests on your"
+
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
 
@@ -432,7 +434,7 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
         AnsweredQuestion(
             question.ask,
             format_answer(question, answers[question.id]),
-            f"The tool's figure rests on your `{question.follows}`: correct that first"
+            f"{RESTS_ON} `{question.follows}`: correct that first"
             if question.follows and answers.get(question.follows) != solution.get(question.follows)
             else describe_reading(
                 question,
@@ -447,9 +449,11 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     ]
     about, measured_in = "", committed_capture(workspace, name)
     if rows and measured_in and analysed.folder and measured_in != analysed.folder:
-        figures = ", and so are the tool's figures beside it" * any(row.evidence for row in rows)
+        beside = ""
+        if any(row.evidence and not row.evidence.startswith(RESTS_ON) for row in rows):
+            beside = ", and so are the tool's figures beside it"
         about = (
-            f"It is about capture {measured_in.name}{figures}; this report shows"
+            f"It is about capture {measured_in.name}{beside}; this report shows"
             f" {analysed.folder.name}."
         )
     return Diagnosis(rows, about) if rows else None

@@ -51,6 +51,7 @@ def command(
     # Once the lab is passed, reading the write-up costs nothing.
     if not (show and passed):
         confirm(_question(show=show, passed=passed), "lab solution", yes=yes)
+    is_known = not show and load_record(workspace).help.solution is not None
     note_solution(workspace.lab.slug, str(workspace.root))
     note_solution_taken(workspace)
     is_answered = any(is_given(answer) for answer in load_answers(workspace.root).values())
@@ -62,7 +63,9 @@ def command(
     if json:
         print_json({"kept": str(kept) if kept else None, "copied": not show, "write_up": text})
         return
-    if console().is_terminal:
+    if is_known:
+        say("`lab solution --show` prints the write-up again.")
+    elif console().is_terminal:
         console().print(Markdown(text))
     else:
         say(text)

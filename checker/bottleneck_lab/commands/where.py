@@ -7,8 +7,10 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import load_course, load_labs
 from bottleneck_lab.commands.ui import say, say_next
+from bottleneck_lab.grading.cases import habits, weakness
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
-from bottleneck_lab.workspace.cases import open_case
+from bottleneck_lab.workspace.cases import load_drawn, open_case
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
 from bottleneck_lab.workspace.next_step import NextStep, next_here, next_lab
@@ -37,7 +39,21 @@ def command() -> None:
         say(f"\nA case waits for your diagnosis; {capture} shows its capture.")
         say_next("lab case")
         return
+    if passed or load_drawn():
+        _mention_cases()
     _say_step(next_lab(labs, progress))
+
+
+def _mention_cases() -> None:
+    """Say how the learner does on cases, or that there are some."""
+    answered = [case for case in load_drawn() if case.past]
+    if not answered:
+        say("\n`lab case` gives you a program that you have never seen: what slows it down?")
+        return
+    past = [case.past for case in answered if case.past]
+    named = sum(each.called == each.cause for each in past)
+    how = f"Cause named in {named} of {counted(len(past), 'case')}; `lab case` draws another."
+    say(" ".join([f"\n{how}", *habits(past), *weakness([case.right for case in answered])]))
 
 
 def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:

@@ -83,7 +83,7 @@ def visible_summary(
     """
     workspace = workspace_above(folder.absolute()) if folder else None
     if folder and workspace and _description(folder).get("lab"):
-        if workspace.lab.spec.measure == "benchmark":
+        if measures_others(folder):
             summary = without_advice(summary)
         summary = msgspec.structs.replace(
             summary, code=code_of(folder, summary), of_memory=is_of_memory(folder)
@@ -107,6 +107,14 @@ def is_of_memory(folder: Path) -> bool:
     """Return True if a capture is of a lab whose work is measured by how much memory it needs."""
     workspace = workspace_above(folder.absolute())
     return workspace is not None and workspace.lab.predicts_memory(workspace.info.device)
+
+
+def measures_others(folder: Path) -> bool:
+    """Return True if a capture is of a lab whose program is a benchmark: how long it takes is
+    neither good nor bad.
+    """
+    workspace = workspace_above(folder.absolute())
+    return workspace is not None and workspace.lab.spec.measure == "benchmark"
 
 
 def source_lines(summary: Summary, workspace: Workspace, captured: str) -> dict[str, str]:

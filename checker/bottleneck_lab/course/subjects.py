@@ -23,7 +23,7 @@ from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
-from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_hidden_at
+from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, case_at, find_case, is_hidden_at
 from bottleneck_lab.workspace.commitments import (
     hides_remedies_at,
     is_blind,
@@ -106,7 +106,9 @@ def find_subject(name: str | None) -> Subject:
         if (path / "capture.json").is_file():
             return Subject(trace_files(path), path, blind=blind, remedies_later=later)
         traces, case = find_traces(path) if path.is_dir() else [path], case_at(path)
-        command = "lab case" if case else Subject.commit_with
+        command = ANSWER if case else Subject.commit_with
+        if case and case.skipped:
+            command = "lab case"  # it takes no answer any more
         return Subject(traces, blind=blind, case=case, remedies_later=later, commit_with=command)
     try:
         workspace = find_workspace(Path.cwd())

@@ -18,6 +18,7 @@ from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.wording import counted
 
 MEMORY_GROWTH = "memory-growth"
 """The cause whose evidence and gain are a share and a ratio of peak memory, not of time."""
@@ -76,7 +77,9 @@ SPLIT = {
     "host-bound",
     "shared-device",
 }
-"""Causes whose share no line of the report states before the case is answered."""
+"""Causes whose share no line of the report states before the case is answered; that of another
+program is spread over the rows of `--ask interruptions` and the gaps beside them.
+"""
 GAIN_WITHIN = 1.2
 REPORTED_ALIKE = 0.01
 """A report's gain this near (a share, 0-1) to a measured one needs no word beside it."""
@@ -108,9 +111,9 @@ QUESTIONS = [
             " that kernels lose to it, compared with the same ones in other steps. For memory that"
             " grows: the share of the peak that the recorded steps but the last have added. For"
             " anything else: the time in which the device is busy. It counts if it is off by at"
-            " most a twentieth of itself or one point. For launches, waiting, allocation, other"
-            " host work and another program, whose parts of the time no report states, it may be"
-            " off by four points."
+            " most a twentieth of itself or one point, and by four points for launches, waiting,"
+            " allocation and other host work, whose parts of the time no report states, and for"
+            " another program, whose part `lab report --ask interruptions` states."
         ),
     ),
     QuestionSpec(
@@ -334,6 +337,18 @@ def streak(past: Sequence[PastCase]) -> int:
             break
         count += 1
     return count
+
+
+def weakness(rights: Sequence[Mapping[str, bool]]) -> list[str]:
+    """Return a sentence about the question that is answered wrong most often, from whether each
+    answer of each case was right; none before there are enough cases, or if it is seldom wrong.
+    """
+    wrong = Counter(name for right in rights for name, holds in right.items() if not holds)
+    return [
+        f"You are most often wrong on {name}: in {times} of {counted(len(rights), 'case')}."
+        for name, times in wrong.most_common(1)
+        if len(rights) >= HABIT and 3 * times >= len(rights)
+    ]
 
 
 def habits(past: Sequence[PastCase]) -> list[str]:

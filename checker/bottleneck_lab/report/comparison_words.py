@@ -33,6 +33,11 @@ _LABELS = {
     ("device", "exposed_copy"): "copying only",
 }
 
+MEASURES = (
+    "Neither faster nor slower: this program measures others, and how long it does so is its own"
+    " choice; `lab run` says how good its figures are"
+)
+
 FINDINGS = {
     "findings_gone": "No longer costly enough to be a finding",
     "findings_new": "Now costly enough to be a finding",
@@ -64,6 +69,7 @@ _OUTCOMES = {
     "worse": "Slower",
     "same": "Hardly different",
     "cannot tell": "Cannot tell",
+    "differs": "Different",
 }
 
 
@@ -71,6 +77,8 @@ def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
     """Return what the comparison comes to, a line each, and whether the first of them is better or
     worse. In a lab about memory its peak comes first, of the device that had most.
     """
+    if comparison.measures:
+        return [MEASURES], comparison.outcome
     speed = describe_speedup(comparison)
     peaks = max((change.peak_bytes for change in comparison.memory), default=(0, 0))
     if not comparison.of_memory or not all(peaks):

@@ -66,7 +66,10 @@ TAUGHT = (
     " first check there."
 )
 
-NO_FINDINGS = "Nothing stands out: no detector found a known bottleneck."
+NO_FINDINGS = (
+    "Nothing stands out: no detector found a known bottleneck. None looks for work that is done at"
+    " full speed and needless, such as padding."
+)
 MEASURES = (
     "This program measures others: its waits and launches are part of how it does so, and no advice"
     " on speed is given."
@@ -365,7 +368,7 @@ def gauge(criterion: CriterionResult) -> Gauge | None:
     """Return the bar's figures; None without a number and a target. An open end of the interval is
     drawn at the value.
 
-    The bar ends at 1 for a share, otherwise a fifth beyond the largest figure on it.
+    The bar ends at 1 for shares up to 1, otherwise a fifth beyond the largest figure on it.
     """
     value, target = _finite(criterion.value), _finite(criterion.target)
     if value is None or target is None:
@@ -374,7 +377,8 @@ def gauge(criterion: CriterionResult) -> Gauge | None:
         value if _finite(bound) is None else float(bound or 0)
         for bound in (criterion.low, criterion.high)
     )
-    end = 1.0 if criterion.unit == "share" else max(value, high, target) * 1.2
+    largest = max(value, high, target)
+    end = 1.0 if criterion.unit == "share" and largest <= 1 else largest * 1.2
     return Gauge(value, low, high, target, end if end > 0 else 1.0)
 
 
@@ -540,9 +544,18 @@ def wrong_answers(verdict: Verdict) -> int:
 
 
 def main_criterion(attempts: Sequence[Verdict]) -> str | None:
-    """Return the id of the criterion that a lab is about, of those whose figure was measured: one
-    of the kind that the shipped code fails, and of several the one that most checks found missed.
-    None if no figure was measured.
+    """Return the id of the criterion that a lab is about: of `main_criteria` the one that most
+    checks found missed. None if no figure was measured.
+    """
+    fitting, missed = main_criteria(attempts), Counter[str]()
+    for verdict in attempts:
+        missed.update(each.id for each in verdict.criteria if each.holds is False)
+    return max(fitting, key=lambda id_: missed[id_], default=None)
+
+
+def main_criteria(attempts: Sequence[Verdict]) -> list[str]:
+    """Return the ids of the criteria of the kind that a lab's shipped code fails, of those whose
+    figure was measured; where none was, of the targets.
     """
     lab = recorded_lab(attempts[-1].lab) if attempts else None
     about = lab.spec.starter_fails if lab else "correct but slow"
@@ -554,8 +567,7 @@ def main_criterion(attempts: Sequence[Verdict]) -> str | None:
     ]
     fitting = [each for each in measured if REASONS[each.kind] == about]
     fitting = fitting or [each for each in measured if each.kind == "target"]
-    missed = Counter(each.id for each in fitting if each.holds is False)
-    return max((each.id for each in fitting), key=lambda id_: missed[id_], default=None)
+    return list(dict.fromkeys(each.id for each in fitting))
 
 
 def headline(verdict: Verdict) -> str:

@@ -62,6 +62,7 @@ def load(path: Path | str) -> Timeline:
 
 DESCRIPTION = "capture.json"
 """What `lab profile` writes beside a trace."""
+PROGRAMS = (".py", ".sh", ".cu", ".cpp")
 ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
 
 
@@ -128,6 +129,12 @@ def _read(path: Path, start: bytes) -> Timeline:
         from bottleneck_lab.trace import execution_trace, ncu
         from bottleneck_lab.trace.foreign import refuse_foreign
 
+        if path.suffix in PROGRAMS:
+            raise CaptureError(
+                f"{path.name} is a program, not a capture.",
+                f"`lab profile -- python {path.name}` records one; `diff OLD NEW` shows how two"
+                " programs differ.",
+            )
         if path.suffix == ".ncu-rep":
             return ncu.load_ncu_report(path)
         if ncu.is_ncu_csv(start):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from bottleneck_lab.trace.timeline import Direction, HostMemory
+from bottleneck_lab.trace.timeline import Direction, HostMemory, Timeline, different
 
 MODELLED_HOST = "modelled_host"
 """The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
@@ -142,3 +142,13 @@ def _host_memory(name: str) -> HostMemory:
     if "pinned" in low:
         return HostMemory.PINNED
     return HostMemory.UNKNOWN
+
+
+def is_host_modelled(timeline: Timeline) -> bool:
+    """Return True if the times of the host are modelled, too: the same in every run. The trace says
+    so, or every thread that runs operators is called emulated.
+    """
+    if MODELLED_HOST in timeline.facts:
+        return True
+    threads = [timeline.threads[thread].name for thread in different(timeline.operators.thread)]
+    return bool(threads) and all(name.endswith("(emulated)") for name in threads)

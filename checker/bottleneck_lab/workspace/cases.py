@@ -22,6 +22,8 @@ from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.lock import locked
 
 PROGRAM = "program.py"
+ANSWER = "lab case -a cause=… -a evidence=… -a line=… -a gain=…"
+"""The command that answers a case."""
 SET_SIZE = 5
 
 

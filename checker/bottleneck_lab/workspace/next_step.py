@@ -40,15 +40,17 @@ class NextStep(msgspec.Struct, frozen=True):
 def next_lab(labs: dict[str, Lab], progress: Progress, done: str = "") -> NextStep:
     """Return the way to the next lab that is not done, the same from every folder.
 
-    A lab that is under way comes first, the latest start before others; then those that follow the
-    latest pass in the course, and then the ones before it. `done` is left out: work there has
-    passed, be it the reference's.
+    A lab that is under way comes first, the latest start before others; then the rest of the stage
+    of the latest pass, from there on; then later stages, and then earlier ones. `done` is left out:
+    work there has passed, be it the reference's.
     """
     slugs = list(labs)
     passed = [slug for slug in slugs if slug in progress.labs and progress.labs[slug].passed]
     if passed:
         latest = slugs.index(max(passed, key=lambda slug: progress.labs[slug].passed or ""))
+        stage = [slug for slug in slugs if labs[slug].stage == labs[slugs[latest]].stage]
         slugs = [*slugs[latest + 1 :], *slugs[:latest]]
+        slugs.sort(key=lambda slug: slug not in stage)  # stable: else as they were
     begun: list[tuple[str, NextStep]] = []
     fresh: list[NextStep] = []
     for slug in slugs:

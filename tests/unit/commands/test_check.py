@@ -62,5 +62,5 @@ def test_a_modelled_lab_never_waits(notes, slug):
 
 def test_a_modelled_lab_says_that_a_busy_machine_changes_no_verdict(notes):
     remark, _ = notes("stuttering-tagger", "virtual", running=4.0)
-    assert "slower" in remark
+    assert "takes longer" in remark
     assert "the verdict will be the same" in remark

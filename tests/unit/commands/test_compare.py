@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -166,3 +167,33 @@ def test_in_a_lab_about_memory_lines_have_their_source_and_memory_comes_first(
     summary = Mock(lines=[Mock(line=line)], syncs=[], memory=[])
     assert code_of(capture, summary) == {line: "loss.backward()"}
     assert code_of(BEFORE, summary) == {}
+
+
+def test_a_benchmark_that_measures_more_is_not_slower(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("timing-pitfalls"), tmp_path / "lab", "virtual")
+    for number, trace in ((1, AFTER), (2, BEFORE)):
+        folder = workspace.captures / f"{number:04}-torch"
+        folder.mkdir(parents=True)
+        (folder / "trace.json.gz").symlink_to(trace)
+        (folder / "capture.json").write_text(json.dumps({"files": ["trace.json.gz"], "lab": "x"}))
+    monkeypatch.chdir(workspace.root)
+    shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
+    assert "Neither faster nor slower: this program measures others" in shown
+    assert not re.search(r"Slower|worse|better|two programs|finding", shown)
+    made = json.loads(CliRunner().invoke(app, ["compare", "--json"]).output)["comparison"]
+    assert made["outcome"] == "differs"
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(app, ["compare", "--html", str(page)]).exit_code == 0
+    assert "Neither faster nor slower" in page.read_text()
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_a_program_is_no_damaged_capture(tmp_path, command):
+    programs = [tmp_path / "program.py", tmp_path / "fixed.py"]
+    for program in programs:
+        program.write_text('"""A program."""\n')
+    names = [str(each) for each in programs][: 2 if command == "compare" else 1]
+    error = CliRunner().invoke(app, [command, *names]).exception
+    assert "program.py is a program, not a capture" in str(error)
+    assert "`diff OLD NEW`" in error.remedy

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -14,13 +15,15 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import history
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.grading.verdict import Prediction
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction
 from bottleneck_lab.workspace import commitments, hints
 from bottleneck_lab.workspace.cases import DrawnCase
 from bottleneck_lab.workspace.commitments import commit, note_solution_taken
 from bottleneck_lab.workspace.hints import take_hint
 from bottleneck_lab.workspace.siblings import DrawnSibling
 from bottleneck_lab.workspace.start import start_workspace
+
+from ..report import made_up
 
 
 @pytest.fixture
@@ -119,3 +122,22 @@ def test_everything_stands_in_the_order_of_time(tmp_path, monkeypatch):
     commit(workspace, {"cause": "norms"}, "")
     shown = [line[23:].split(",")[0] for line in run().output.splitlines()[-3:]]
     assert shown == ["diagnosis", "hint 1", "looked at the solution"]
+
+
+def test_every_check_shows_the_same_figures(tmp_path, monkeypatch):
+    """Which criterion most checks missed changed from check to check, and every line with it."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("perf-gate"), tmp_path / "lab", "virtual")
+    monkeypatch.chdir(workspace.root)
+    figures = [
+        CriterionResult("caught", "correctness", False, "", value=0.5, target=0.9, unit="share"),
+        CriterionResult("false-alarms", "correctness", True, "", value=0.01, target=0.02),
+    ]
+    verdict = msgspec.structs.replace(
+        made_up.slow(), lab="perf-gate", device="virtual", criteria=figures, prediction=None
+    )
+    attempts = [SimpleNamespace(number=number, verdict=verdict) for number in (1, 2)]
+    monkeypatch.setattr(history, "load_attempts", lambda _: attempts)
+    shown = " ".join(run().output.split())
+    assert shown.count("regressions caught 50%") == 2
+    assert shown.count("false alarms") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import re
 import shutil
 from pathlib import Path
@@ -20,7 +21,8 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.evidence_only import without_taught
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.names import LINES_OF
-from bottleneck_lab.workspace.commitments import commit, untried_findings
+from bottleneck_lab.workspace import cases
+from bottleneck_lab.workspace.commitments import commit, load_record, untried_findings
 from bottleneck_lab.workspace.progress import note_attempt, note_start
 from bottleneck_lab.workspace.start import start_workspace
 
@@ -200,7 +202,7 @@ def test_sizes_that_a_ready_question_lists_are_in_a_reports_units(
 def test_a_diagnosis_of_another_capture_says_of_which(workspace, tmp_path):
     later = workspace.captures / "0002-torch"
     shutil.copytree(workspace.captures / "0001-torch", later)
-    about = "It is about capture 0001-torch, and so are the tool's figures"
+    about = "It is about capture 0001-torch; this report shows 0002-torch."
     shown = " ".join(CliRunner().invoke(app, ["report"]).output.split())
     assert f"Your diagnosis {about}" in shown
     page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
@@ -225,3 +227,28 @@ def test_a_case_keeps_the_remedy_that_an_unchecked_lab_asks_for(workspace, tmp_p
     ]
     note_attempt(slug, str(workspace.root), "FAIL")
     assert untried_findings() == set()
+
+
+def test_the_tools_figures_are_of_the_same_capture_as_the_diagnosis(workspace, monkeypatch):
+    """Where there are any: none stands beside an answer that rests on a wrong one."""
+    shutil.copytree(workspace.captures / "0001-torch", workspace.captures / "0002-torch")
+    answers = load_record(workspace).commitments[-1].answers
+    monkeypatch.setattr(report, "load_answers", lambda _: answers)
+    shown = " ".join(CliRunner().invoke(app, ["report"]).output.split())
+    assert "It is about capture 0001-torch, and so are the tool's figures beside it;" in shown
+
+
+def test_the_host_of_a_cases_capture_is_modelled_and_its_report_ends_with_the_answer(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    drawn = cases.draw(tmp_path, random.Random(1))
+    shown = " ".join(CliRunner().invoke(app, ["report", drawn.folder]).output.split())
+    assert "emulated: its times and the host's are modelled" in shown
+    assert "The host's are real" not in shown
+    assert shown.endswith(f"Next: {cases.ANSWER}")
+    cases.skip()
+    shown = CliRunner().invoke(app, ["report", drawn.folder]).output
+    assert "Findings" not in shown
+    assert shown.rstrip().endswith("Next: lab case")

@@ -16,6 +16,7 @@ from bottleneck_lab.grading.cases import (
     grade_case,
     habits,
     streak,
+    weakness,
 )
 from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
 
@@ -173,3 +174,14 @@ def test_a_grade_says_how_its_figure_is_made_up_and_what_would_have_counted():
     assert "Too high or too low by up to a factor of 1.2 counts." in sentences["gain"]
     alone = grade_case(case, {**answers, "cause": "launch-bound"}, figures)[1].sentence
     assert "the capture shows 1.1%. Within" in alone
+
+
+def test_the_question_that_is_mostly_wrong_is_named_once_there_are_enough_cases():
+    right = dict.fromkeys(("cause", "evidence", "line", "gain"), True)
+    wrong = {**right, "gain": False}
+    assert weakness([wrong, wrong]) == []
+    assert weakness([right] * 3) == []
+    assert weakness([wrong, right, wrong, right]) == [
+        "You are most often wrong on gain: in 2 of 4 cases."
+    ]
+    assert weakness([wrong, *[right] * 3]) == []

@@ -7,10 +7,12 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import analyse
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.html import render_comparison_html, render_html
 from bottleneck_lab.report.page.markup import Markup, tag
@@ -205,3 +207,15 @@ def test_words_between_backticks_are_code_in_prose_and_nowhere_else():
     )
     assert tag("text", "`a`") == "<text>`a`</text>"
     assert tag("p", Markup("`a`")) == "<p>`a`</p>"
+
+
+def test_a_share_far_beyond_1_stays_in_its_chart():
+    """A worst error of 1,922% was drawn over the rest of the page."""
+    off = CriterionResult("cost", "target", False, "", value=0.82, target=0.05, unit="share")
+    far = msgspec.structs.replace(off, value=19.22)
+    attempts = [msgspec.structs.replace(made_up.slow(), criteria=[each]) for each in (off, far)]
+    drawn = str(attempts_chart(attempts))
+    height = float(re.search(r"height=.?([\d.]+)", drawn)[1])
+    heights = [float(cy) for cy in re.findall(r'cy="([-\d.]+)"', drawn)]
+    assert len(heights) == 2
+    assert all(0 < each < height for each in heights)

@@ -249,6 +249,7 @@ def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
     assert words.main_criterion([gate]) == "false-alarms"
     assert words.main_criterion([]) is None
     assert "false alarms over 2 attempts" in str(attempts_chart([gate, gate]))
+    assert words.main_criteria([gate]) == ["caught", "false-alarms"]
 
 
 def test_a_missed_limit_is_named_in_place_of_a_cause_that_may_be_gone():

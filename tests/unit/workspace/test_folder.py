@@ -854,6 +854,14 @@ class TestNextStep:
         step = next_step.next_lab(labs, progress.load_progress())
         assert step.command == f"cd {content / 'begun'}"
 
+    def test_the_rest_of_a_stage_comes_before_the_next_one(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+        labs = catalog.load_labs()
+        beginner = [slug for slug in labs if labs[slug].stage == "beginner"]
+        progress.note_attempt(beginner[-1], "/gone", "PASS")
+        step = next_step.next_lab(labs, progress.load_progress())
+        assert step.command == f"lab start {beginner[0]}"
+
     def test_nothing_comes_next_at_the_end_of_the_course(self, content):
         for slug in catalog.load_labs():
             progress.note_attempt(slug, "/here", "PASS")

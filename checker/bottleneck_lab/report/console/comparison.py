@@ -31,7 +31,14 @@ from bottleneck_lab.report.comparison_words import (
 )
 from bottleneck_lab.report.console.terminal import Sheet
 
-_STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow", "new": ""}
+_STYLES = {
+    "better": "green",
+    "worse": "red",
+    "same": "",
+    "cannot tell": "yellow",
+    "new": "",
+    "differs": "",
+}
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:

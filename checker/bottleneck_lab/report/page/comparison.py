@@ -31,6 +31,7 @@ _STYLES = {
     "same": "soft",
     "cannot tell": "INCONCLUSIVE",
     "new": "soft",
+    "differs": "soft",
 }
 
 

@@ -116,12 +116,12 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     """Return the attempts: the main figure plotted, every attempt listed."""
     if not attempts:
         return None
-    rows, main = [], words.main_criterion(attempts)
+    rows, main = [], words.main_criteria(attempts)
     for number, verdict in enumerate(attempts, start=1):
         targets = [
             each
             for each in verdict.criteria
-            if (each.kind == "target" or each.id == main) and each.value is not None
+            if (each.kind == "target" or each.id in main) and each.value is not None
         ]
         figures = ", ".join(
             f"{criterion_label(verdict.lab, verdict.device, each.id)}:"
