@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
+from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
 from bottleneck_lab.cohort.refused import RefusedError
@@ -150,6 +152,24 @@ def test_a_gradebook_without_any_sis_column_has_its_learners_and_nobody_else():
 def test_a_gradebook_says_nothing_of_its_assignments_and_totals():
     roster = read_roster(canvas.exported())
     assert describe_roster(roster, 5, 0) == "Read 5 learners from the roster: 5 added, 0 corrected."
+
+
+@pytest.mark.parametrize(
+    ("table", "ids"),
+    [
+        (canvas.exported(), "their SIS user id or SIS login id,"),
+        (canvas.exported(sis=False), "their SIS login id,"),
+        (b"student_id,name\n1,Ada\n", "their student id,"),
+        (b"identifier,github_username,github_id,name\n1,ada,7,Ada\n", "their student id or login,"),
+    ],
+)
+def test_the_command_says_which_ids_learners_join_with(sqlite_room, tmp_path, table, ids):
+    file = tmp_path / "roster.csv"
+    file.write_bytes(table)
+    words = ["cohort", "roster", str(file), "--folder", str(sqlite_room.cohort.folder)]
+    output = " ".join(CliRunner().invoke(app, [*words, "--only"]).output.split())
+    assert "From now on, only they can join with `lab join URL CODE --id STUDENT_ID`" in output
+    assert ids in output
 
 
 def test_learners_join_by_the_id_that_they_know(sqlite_room):

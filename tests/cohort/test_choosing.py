@@ -255,6 +255,7 @@ def test_the_page_says_what_is_chosen_and_why(sqlite_room):
         page = instructor.get("/workshop").text
         assert "This workshop has 2 of the course's 5 labs" in page
         assert "Half a day holds them" in page
+        assert "to set its times (time zone: <b>UTC</b>)" in page
         assert "Left out: 3 labs" in page
         assert 'due <time datetime="2090-01-01T09:00' in page
         assert page.index("in-wrong") < page.index("in-slow")

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
-from bottleneck_lab.cohort.client import CONNECT_S, Client
+from bottleneck_lab.cohort.client import CONNECT_S, Client, _Unanswered
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.settings import change_settings
@@ -179,6 +179,22 @@ def test_a_machine_that_is_switched_off_is_reported_at_once(monkeypatch):
     with pytest.raises(MachineError, match=r"http://room:8321 does not answer \(timed out\)"):
         Client("http://room:8321", "token", patience_s=0.0).me()
     assert timeouts == [CONNECT_S]
+
+
+def test_a_pause_before_another_try_is_in_whole_seconds(monkeypatch):
+    notes: list[str] = []
+    replies = [_Unanswered("You have only just submitted", 3.50521), b"{}"]
+
+    def reply(*_request):
+        if isinstance(one := replies.pop(0), Exception):
+            raise one
+        return one
+
+    client = Client("http://room:8321", "token", on_retry=notes.append)
+    monkeypatch.setattr(client, "_ask", reply)
+    monkeypatch.setattr("bottleneck_lab.cohort.client.time.sleep", lambda _seconds: None)
+    assert client.post("/api/x", b"") == b"{}"
+    assert notes == ["You have only just submitted; trying again in 4 s."]
 
 
 def test_who_has_joined_nothing_is_told_how(tmp_path):

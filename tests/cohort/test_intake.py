@@ -169,6 +169,10 @@ def test_two_at_once_by_one_learner_are_too_fast(sqlite_room):
     with pytest.raises(RefusedError) as refused:
         sqlite_room.intake.offer(ada, sqlite_room.submission()).result(PATIENCE_S)
     assert (refused.value.code, refused.value.retry_after_s) == ("too-fast", 5.0)
+    sqlite_room.clock.now += 4.8
+    with pytest.raises(RefusedError) as refused:
+        sqlite_room.intake.offer(ada, sqlite_room.submission()).result(PATIENCE_S)
+    assert refused.value.remedy == "Wait 1 s."
 
 
 def test_only_so_many_of_a_learner_wait(sqlite_room):

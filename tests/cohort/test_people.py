@@ -275,8 +275,32 @@ def test_an_id_that_is_on_no_roster_is_refused_with_the_one_that_may_be_meant(sq
         people.add_person(connection, "learner", "Bob", 0.0, sis_id="999")
     assert "`--id 0020264`" in remedy("20264")
     assert "`--id 999`" in remedy("0999"), "the roster's file lost it"
+    with room.cohort.database.writing() as connection:
+        people.add_person(connection, "learner", "Brian", 0.0, sis_login="boneill")
+    assert "`--id boneill`" in remedy("BOneill"), "typed as the name is written"
     assert "ask your instructor" in remedy("12")
     assert "--id" not in remedy("12"), "it was given"
+
+
+def test_who_is_on_the_roster_and_gives_a_name_reads_which_id_to_give(sqlite_room):
+    room, name = sqlite_room, "Wei Zhang"
+    with room.cohort.database.writing() as connection:
+        for login in ("wzhang", "wzhang2"):
+            people.add_person(connection, "learner", name, 0.0, sis_id=f"0{login}", sis_login=login)
+        (code,) = joining.join_codes(connection)
+    with pages(room) as (_, _, port):
+        words = ["join", f"http://127.0.0.1:{port}", code, "--name", name]
+        refused = CliRunner().invoke(app, words).exception
+        assert refused.message == "Wei Zhang is on the roster and has not joined yet."
+        assert "`--id` and your SIS user id or SIS login id" in refused.remedy
+        visitor = Visitor(port)
+        page = visitor.post(f"/join/{code}", name=name).text
+        assert "give your SIS user id or SIS login id below" in page
+        assert "has already joined" not in page
+        assert visitor.post(f"/join/{code}", name=name, student_id="wzhang").status == 303
+        assert Visitor(port).post(f"/join/{code}", name=name, same="no").status == 303
+        refused = CliRunner().invoke(app, words).exception
+        assert "has already joined" in refused.message, "one of them has"
 
 
 def test_nobody_is_merged_into_a_third_or_into_staff(room):

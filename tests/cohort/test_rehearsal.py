@@ -140,8 +140,8 @@ def test_what_breaks_first_is_named():
     sentences = what_breaks(plan, [room])
     assert "Who submits slow at 0:01 or later waits longer than 5 minutes" in sentences[0]
     assert (
-        "All checks of slow take 67 minutes; in the 60 minutes of the lab, 60 can be had"
-        in sentences[1]
+        "All checks of slow take 67 minutes; in the 60 minutes of the lab, only 60 minutes of"
+        " checks can run." in sentences[1]
     )
     assert "No check of slow has run on this machine yet" in sentences[2]
     (rare, *_) = what_breaks(plan, [room, Outcomes([], {}, 0.0), Outcomes([], {}, 0.0)])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -186,7 +187,7 @@ class Client:
                 # Rather an error now than a pause after which there is no time left for a try.
                 if time.monotonic() + pause_s > end:
                     raise self._gone(error) from error
-                self._on_retry(f"{error}; trying again in {pause_s:g} s.")
+                self._on_retry(f"{error}; trying again in {math.ceil(pause_s)} s.")
                 time.sleep(pause_s)
 
     def _decoded(self, data: bytes, type_: type[Answer]) -> Answer:

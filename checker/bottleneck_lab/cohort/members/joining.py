@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, or_, select, update
+from sqlalchemy import Connection, func, or_, select, update
 
 from bottleneck_lab.cohort.members.people import (
     PERSON_COLUMNS,
@@ -109,7 +109,7 @@ def _new_learner(
     """
     people = tables.people
     named = connection.execute(
-        select(people.c.id, people.c.name)
+        select(people.c.id, people.c.name, people.c.joined, *(people.c[each] for each in _IDS))
         .where(
             people.c.role == "learner", people.c.removed.is_(None), people.c.merged_into.is_(None)
         )
@@ -120,6 +120,15 @@ def _new_learner(
     if earlier is None:
         return add_person(connection, "learner", name, at, **access)
     if same is None:
+        alike = [row for row in named if row.name.casefold() == name.casefold()]
+        # Whoever is on the roster and not there yet has their id to say so.
+        if all(row.joined is None and any(getattr(row, each) for each in _IDS) for row in alike):
+            raise RefusedError(
+                "on-roster",
+                f"{name} is on the roster and has not joined yet.",
+                f"If that is you, join with `--id` and your {kinds_of_id(connection)}. If not:"
+                " --other, or another name.",
+            )
         raise RefusedError(
             "same-name",
             f"Somebody called '{name}' has already joined.",
@@ -135,6 +144,21 @@ def _new_learner(
 
 _IDS = ("student_id", "sis_id", "sis_login", "canvas_id")
 """Ids with which a learner of a roster can join."""
+
+
+def kinds_of_id(connection: Connection) -> str:
+    """Name the ids by which learners of the roster join, such as "SIS user id or SIS login id"."""
+    people = tables.people
+    ids = connection.execute(
+        select(*(func.count(people.c[name]).label(name) for name in _IDS)).where(
+            people.c.role == "learner", people.c.removed.is_(None)
+        )
+    ).one()
+    # Of GitHub Classroom and of tables of one's own, the login is no information system's.
+    login = "login" if ids.student_id and not ids.sis_id else "SIS login id"
+    names = {"student_id": "student id", "sis_id": "SIS user id", "sis_login": login}
+    kinds = [name for column, name in names.items() if getattr(ids, column)]
+    return " or ".join(kinds) or "number in Canvas (its column ID)"
 
 
 def _not_on_roster(connection: Connection, student_id: str) -> RefusedError:
@@ -158,8 +182,10 @@ def _not_on_roster(connection: Connection, student_id: str) -> RefusedError:
             "This cohort has no roster, so no student id is on it.",
             "Join without `--id`.",
         )
-    # Spreadsheets take an id for a number and drop its leading zeros.
-    alike = [each for each in ids if each.lstrip("0") == student_id.lstrip("0")]
+    # Spreadsheets take an id for a number and drop its leading zeros; people type a login in the
+    # case of their name.
+    plain = student_id.lstrip("0").casefold()
+    alike = [each for each in ids if each.lstrip("0").casefold() == plain]
     remedy = "Check how your institution writes it, or ask your instructor to add you."
     if len(alike) == 1:
         remedy = f"The roster has {alike[0]}: if that is yours, join with it (`--id {alike[0]}`)."

@@ -177,7 +177,7 @@ def what_breaks(plan: Plan, rooms: Sequence[Outcomes]) -> list[str]:
         if room and seconds / 60 > room:
             sentences.append(
                 f"All checks of {block.lab} take {seconds / 60:.0f} minutes; in the"
-                f" {minutes:.0f} minutes of the lab, {room:.0f} can be had."
+                f" {minutes:.0f} minutes of the lab, only {room:.0f} minutes of checks can run."
             )
     unknown = [
         block.lab for block in plan.blocks if (block.lab, block.device) not in plan.durations

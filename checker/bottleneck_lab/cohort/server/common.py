@@ -50,7 +50,9 @@ def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
     with shared.cohort.database.reading() as connection:
         joining.require_join_code(connection, typed)
         roster_only = load_settings(connection).roster_only
-    return shared.page("join.html", session, code=typed, roster_only=roster_only, same_name="")
+    return shared.page(
+        "join.html", session, code=typed, roster_only=roster_only, same_name="", ids=""
+    )
 
 
 @router.post("/join/{code}", dependencies=[Depends(OPEN)])
@@ -62,10 +64,18 @@ def join_here(request: Request, session: AsAnybody, code: str, fields: Form) -> 
     try:
         joined = join_as(request, Join(plain_code(code), name, student_id or None, same))
     except RefusedError as refused:
-        if refused.code != "same-name":
+        if refused.code not in ("same-name", "on-roster"):
             raise
+        with shared.cohort.database.reading() as connection:
+            ids = joining.kinds_of_id(connection) if refused.code == "on-roster" else ""
         return shared.page(
-            "join.html", session, 409, code=plain_code(code), roster_only=False, same_name=name
+            "join.html",
+            session,
+            409,
+            code=plain_code(code),
+            roster_only=False,
+            same_name=name,
+            ids=ids,
         )
     return let_in(request, joined[0], "/me")
 

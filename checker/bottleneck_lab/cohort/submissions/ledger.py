@@ -6,6 +6,7 @@ A query per submission would cost ten times the work of everything else.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -135,7 +136,7 @@ class Ledger:
         wait = self._latest.get(learner, 0.0) + self._settings.min_interval_s - self._now
         if wait > 0:
             raise RefusedError(
-                "too-fast", "You have only just submitted.", f"Wait {wait:.0f} s.", wait
+                "too-fast", "You have only just submitted.", f"Wait {math.ceil(wait)} s.", wait
             )
         if self._waiting[learner] >= self._settings.max_waiting:
             raise RefusedError(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.members.joining import kinds_of_id
 from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.commands.cohort.options import Folder
@@ -44,6 +45,10 @@ def command(
         added, corrected = enter_roster(connection, roster.learners, cohort.database.clock())
         if only:
             change_settings(connection, roster_only=True)
+        kinds = kinds_of_id(connection)
     say(describe_roster(roster, added, corrected), style="green")
-    if only:
-        say("From now on, only they can join: `lab join URL CODE --id STUDENT_ID`.")
+    only_they = "From now on, only they can join" if only else "They join"
+    say(
+        f"{only_they} with `lab join URL CODE --id STUDENT_ID`: their {kinds}, spelt as in the"
+        " file."
+    )
