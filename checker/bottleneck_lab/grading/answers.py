@@ -139,7 +139,10 @@ def _number_problem(question: QuestionSpec, answer: object) -> str | None:
     ):
         return "Write a plain number, without quotes or units."
     if question.type == "share" and not 0 <= answer <= 1:
-        return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
+        return (
+            "A share runs from 0 to 1: write 0.6 for 60% (`lab diagnose` takes 60% too), not"
+            f" {answer:g}."
+        )
     if question.type == "ratio" and answer < 1:
         return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."
     if question.type == "number" and answer <= 0:

@@ -525,10 +525,11 @@ def describe_standing(
         return f"{'not ' if some_wrong else ''}all answers right on the first try{hints}{corrected}"
     named = "cause named" if standing.named else "cause not named"
     evidence = ""
+    then = " at first" if standing.corrections else ""
     if standing.missed:
-        evidence = f", {' and '.join(standing.missed)} wrong"
+        evidence = f", {' and '.join(standing.missed)} wrong{then}"
     elif standing.measured is False:
-        evidence = ", another answer was wrong"
+        evidence = f", another answer was wrong{then}"
     return f"{named} on the first try{hints}{evidence}{corrected}"
 
 

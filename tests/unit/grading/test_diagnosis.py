@@ -121,7 +121,7 @@ def test_a_right_answer_holds(question, answer):
         (WAIT, 0.67, "a different figure"),
         (LATE, 0.54, "all of the device's idle time, whatever it waited for"),
         (WAIT, 0.41, "the share in which the device is busy"),
-        (WAIT, 60, "write 0.6 for 60%"),
+        (WAIT, 60, r"write 0.6 for 60% \(`lab diagnose` takes 60% too\)"),
         (WAIT, "60%", "plain number"),
         (WAIT, True, "plain number"),
         (WAIT, float("nan"), "plain number"),

@@ -237,6 +237,9 @@ def test_the_answers_that_were_wrong_are_named():
     assert words.describe_standing(misread) == (
         "cause not named on the first try, evidence and where wrong"
     )
+    assert words.describe_standing(replace(misread, corrections=2)) == (
+        "cause not named on the first try, evidence and where wrong at first, corrected twice"
+    )
 
 
 def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():

@@ -121,7 +121,7 @@ def _figures(summary: Summary) -> Markup:
         shown["mean step"] = words.format_duration(summary.step_mean_ns)
     if summary.findings and summary.findings[0].share_of_wall > 0:
         gain = words.describe_gain(summary.findings[0])
-        shown["as fast, without the time of the first finding"] = gain
+        shown["as fast, without the first finding's time, with the same work"] = gain
     items = [tag("li", tag("b", figure), tag("span", what)) for what, figure in shown.items()]
     return tag("ul", items, class_="figures")
 
