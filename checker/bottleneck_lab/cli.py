@@ -28,7 +28,10 @@ from bottleneck_lab.workspace.atomic import explain
 
 SECTIONS = {
     "Look around": {
-        "list": "List the course's labs, with your progress and results.",
+        "list": (
+            "List the course's labs, with your progress and results, and which are of your"
+            " workshop."
+        ),
         "doctor": (
             "Check this machine: what works, what is missing, what that would unlock, and how to"
             " get it."

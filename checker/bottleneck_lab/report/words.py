@@ -209,8 +209,8 @@ def format_serving(use: ServingUse) -> str:
     return (
         f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device"
         f" takes {format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)}"
-        f" between batches, and is idle {format_share(use.idle_share)} of the time from the first"
-        " batch to the last"
+        f" between batches (medians), and is idle {format_share(use.idle_share)} of the time from"
+        " the first batch to the last"
     )
 
 

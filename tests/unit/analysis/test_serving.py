@@ -117,6 +117,13 @@ def test_operators_that_prepare_a_batch_on_the_host_launch_nothing(summary_of, o
     assert "the thread that feeds it" in found["input-starved"].evidence
 
 
+def test_a_part_per_batch_fits_the_pause_that_it_fills(served):
+    """What was prepared for the first batch lies before it and is in no pause."""
+    use = summarise(served(100, batches=4)).serving
+    (part,) = [part for part in use.parts if part.name == "preprocess"]
+    assert part.batch_ns == pytest.approx(use.gap_ns, rel=0.02)
+
+
 def test_batches_that_are_prepared_while_others_run(summary_of):
     events = [batch(100 * number, 99, 16) for number in range(6)]
     events += [event("preprocess", 100 * number + 10, 50, tid=9) for number in range(6)]

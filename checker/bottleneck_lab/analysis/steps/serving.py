@@ -78,7 +78,7 @@ def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
         batch_ns=int(np.median(end - start)),
         gap_ns=int(np.median(np.maximum(0, start[1:] - end[:-1]))),
         idle_share=1 - busy.total / max(1, span_ns),
-        parts=[part for name in _PARTS if (part := _part(timeline, name, start, end, busy))],
+        parts=[part for name in _PARTS if (part := _part(timeline, name, end, busy))],
     )
 
 
@@ -130,15 +130,14 @@ def _find_batches(timeline: Timeline, window: Window) -> tuple[Ints, Ints, Ints]
     return device.start[rows], device.end[rows], sizes
 
 
-def _part(
-    timeline: Timeline, name: str, start: Ints, end: Ints, busy: iv.Intervals
-) -> PartUse | None:
+def _part(timeline: Timeline, name: str, end: Ints, busy: iv.Intervals) -> PartUse | None:
     mask = named(timeline, timeline.ranges, re.compile(f"^{name}$"))
     if not mask.any():
         return None
     ranges = timeline.ranges
-    lengths = np.minimum(ranges.end[mask], end[-1]) - np.maximum(ranges.start[mask], start[0])
+    # From the end of the first batch on: what was done for it may not be in the capture.
+    lengths = np.minimum(ranges.end[mask], end[-1]) - np.maximum(ranges.start[mask], end[0])
     total = int(np.maximum(0, lengths).sum())
-    covered = iv.clip(union_of(ranges, mask), int(start[0]), int(end[-1]))
+    covered = iv.clip(union_of(ranges, mask), int(end[0]), int(end[-1]))
     beside = iv.intersect(covered, busy).total / covered.total if covered.total else 0.0
-    return PartUse(name, total // len(start), beside)
+    return PartUse(name, total // max(1, len(end) - 1), beside)
