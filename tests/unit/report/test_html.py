@@ -190,6 +190,11 @@ def test_strings_are_escaped_and_markup_is_not():
     assert tag("p", "<b>", Markup("<b>"), title='"') == '<p title="&quot;">&lt;b&gt;<b></p>'
 
 
+def test_the_large_figure_of_a_gain_is_for_the_same_work() -> None:
+    text = Page(whole(made_up_capture.capture(), made_up.passed())).text
+    assert "x as fast, without the first finding's time, with the same work" in text
+
+
 def test_an_undecided_figure_is_drawn_as_what_bounds_it():
     """Of a figure that may be anything between 19% and 100% no point is drawn, and above the target
     least of all.
