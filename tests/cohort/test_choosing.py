@@ -314,6 +314,28 @@ def test_a_run_sheet_can_be_put_in_force(sqlite_room):
             assert load_rules(connection, slug).due == times.due.timestamp()
 
 
+def test_another_time_zone_lists_the_times_that_now_read_differently(sqlite_room):
+    room = sqlite_room
+    with pages(room) as (instructor, _, _):
+        assert instructor.post("/workshop/zone", timezone="Etc/GMT").status == 303, "none is set"
+        ada, _ = room.join("Ada")
+        with room.cohort.database.writing() as connection:
+            opens = parse_moment("2090-01-02T09:20")
+            set_rules(connection, "slow", 0.0, opens=opens, closes=opens + 86400)
+            extend(connection, ada.id, "slow", opens + 2 * 86400, 0, 0.0)
+        assert instructor.post("/workshop/zone", timezone="UTC").status == 303, "all read alike"
+        page = instructor.post("/workshop/zone", timezone="Europe/Zurich")
+        assert page.status == 200
+        assert "These pages are in Europe/Zurich now. 3 times stayed" in page.text
+        cells = r"<tr><th scope=\"row\">slow</th>" + "<td>([^<]*)</td>" * 3
+        assert re.findall(cells, page.text) == [
+            ("Opens", "2090-01-02 09:20", "2090-01-02 10:20"),
+            ("Closes", "2090-01-03 09:20", "2090-01-03 10:20"),
+            ("Extension of Ada", "2090-01-04 09:20", "2090-01-04 10:20"),
+        ]
+        assert "stayed" not in instructor.get("/workshop").text
+
+
 def test_a_start_that_is_past_is_asked_about_and_late_hints_are_marked(sqlite_room):
     room = sqlite_room
     words = ["half-day", "--start", "2020-11-30T09:00", "--folder", str(room.cohort.folder)]

@@ -370,7 +370,7 @@ def test_a_guest_has_no_id_in_a_gradebook_and_every_export_says_so(guest_room, k
     done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "grades.csv")])
     sentence = (
         "1 learner is not on the roster (Frieda); without a student id, the platform will not"
-        " recognise them."
+        " recognise them. Merge each into the learner of the roster whom they are, on their page."
     )
     assert sentence in " ".join(done.output.split())
     with room.cohort.database.writing() as connection:
@@ -386,6 +386,7 @@ def test_many_guests_are_counted_and_a_room_without_a_roster_says_so(sqlite_room
         room.join(f"Guest {number}")
     with room.cohort.database.reading() as connection:
         assert guests(connection).startswith("No learner is on a roster; without a student id")
+        assert guests(connection).endswith("Enter one: `lab cohort roster FILE`.")
     with room.cohort.database.writing() as connection:
         enter_roster(connection, read_roster(ROSTERS["own"].encode()).learners, 0.0)
         assert "7 learners are not on the roster (Guest 0, " in guests(connection)

@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.cohort.moments import local_iso
+from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands.asking import confirm
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, Yes, here, print_json, say, say_next
@@ -22,6 +23,8 @@ from bottleneck_lab.workspace.commitments import (
     open_questions,
 )
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.hints import load_hints
 from bottleneck_lab.workspace.progress import load_progress, note_solution
 from bottleneck_lab.workspace.start import given_edited, take_solution
 
@@ -44,7 +47,7 @@ def command(
         at = local_iso(allowed.solution_from, allowed.timezone)
         raise UsageError(
             f"Your instructor opens the solution of '{workspace.lab.slug}' at {at}.",
-            "`lab hint` may help until then; so may your instructor.",
+            _help_until_then(workspace, allowed),
         )
     entry = load_progress().labs.get(workspace.lab.slug)
     passed = entry is not None and entry.passed is not None
@@ -84,6 +87,18 @@ def command(
         return
     # A stretch of a capture can only be the learner's own.
     say_next("lab diagnose" if open_questions(workspace, record) else "lab check")
+
+
+def _help_until_then(workspace: Workspace, allowed: OpenHelp) -> str:
+    """Return a remedy that names hints only where the learner can take another one now."""
+    hints = len(workspace.lab.spec.hints)
+    opened = hints if allowed.hints is None else min(allowed.hints, hints)
+    if len(load_hints(workspace)) < opened:
+        return "`lab hint` may help until then; so may your instructor."
+    if allowed.hints_from is not None:
+        at = local_iso(allowed.hints_from, allowed.timezone)
+        return f"Ask your instructor until then; hints open at {at}."
+    return "Ask your instructor until then."
 
 
 def _question(*, show: bool, passed: bool) -> str:

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.protocol import OpenHelp
-from bottleneck_lab.commands import diagnose, hint
+from bottleneck_lab.commands import diagnose, hint, solution
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.folder import open_workspace
@@ -97,3 +97,20 @@ def test_what_the_capture_shows_is_told_only_after_the_diagnosis(opened, monkeyp
 
     commit(open_workspace(Path.cwd()), {"cause": "launch-bound"}, "")
     assert "The capture shows launch-bound." in run("hint", "--again").output
+
+
+def test_a_locked_solution_names_only_help_that_is_open(opened, monkeypatch):
+    def remedy(count: int | None, hints_from: str | None = None) -> str:
+        locked = OpenHelp(count, hints_from, "2090-01-01T12:10:00Z", "UTC")
+        monkeypatch.setattr(solution, "open_help", {LAB.slug: locked}.__getitem__)
+        refused = run("solution", "--yes").exception
+        assert "opens the solution" in refused.message
+        return refused.remedy
+
+    assert remedy(0) == "Ask your instructor until then."
+    closed = remedy(0, "2090-01-01T11:40:00Z")
+    assert closed == "Ask your instructor until then; hints open at 2090-01-01 11:40 UTC."
+    assert "`lab hint` may help" in remedy(1)
+    assert "Hint 1 of" in run("hint").output
+    assert "`lab hint`" not in remedy(1), "the open one is taken"
+    assert "`lab hint` may help" in remedy(None)

@@ -442,7 +442,10 @@ def guests(connection: Connection) -> str:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         verb = "is" if len(names) == 1 else "are"
         whose = f"{counted(len(names), 'learner')} {verb} not on the roster ({shown}{more})"
-    return f"{whose}; without a student id, the platform will not recognise them."
+    sentence = f"{whose}; without a student id, the platform will not recognise them."
+    if len(names) == len(students):
+        return f"{sentence} Enter one: `lab cohort roster FILE`."
+    return f"{sentence} Merge each into the learner of the roster whom they are, on their page."
 
 
 def export_grades(

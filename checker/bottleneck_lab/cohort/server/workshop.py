@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import cast, get_args
 from zoneinfo import available_timezones
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.preview import Preview
-from bottleneck_lab.cohort.grading.rules import all_rules, rules_for, set_rules
+from bottleneck_lab.cohort.grading.rules import all_extensions, all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.sessions import Session
-from bottleneck_lab.cohort.moments import find_zone, parse_moment
+from bottleneck_lab.cohort.moments import find_zone, local, parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import (
     Plan,
@@ -27,10 +28,11 @@ from bottleneck_lab.cohort.runsheet import (
     use_run_sheet,
 )
 from bottleneck_lab.cohort.server.forms import moment_field, number_field
-from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form
+from bottleneck_lab.cohort.server.guard import AsAssistant, AsInstructor, Form
 from bottleneck_lab.cohort.server.previews import save_or_preview
 from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
+from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.choice import needs_of
 from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
 from bottleneck_lab.errors import UsageError
@@ -43,6 +45,8 @@ MOMENTS = {
     "solution_at": "Solution from",
 }
 """Rules of a lab that are set for all labs on one page, with their headings."""
+ALL_MOMENTS = {**MOMENTS, "closes": "Closes", "feedback_at": "Feedback from"}
+"""All moments of a lab's rules, with their headings."""
 
 
 @router.get("/workshop")
@@ -54,7 +58,12 @@ def workshop(request: Request, session: AsInstructor) -> Response:
 
 
 def _workshop(
-    shared: State, session: Session, connection: Connection, preview: Preview | None = None
+    shared: State,
+    session: Session,
+    connection: Connection,
+    preview: Preview | None = None,
+    moved: Sequence[tuple[str, str, float]] = (),
+    zone_before: str = "",
 ) -> Response:
     labs, chosen = load_labs(), workshop_labs(connection)
     rules, zone = rules_for(connection, []), load_settings(connection).timezone
@@ -72,6 +81,8 @@ def _workshop(
         zones=sorted(available_timezones()),
         plans=get_args(Plan),
         preview=preview,
+        moved=moved,
+        zone_before=zone_before,
     )
 
 
@@ -116,18 +127,46 @@ def change_workshop(request: Request, session: AsInstructor, fields: Form) -> Re
     return save_or_preview(shared, fields, change, page, "/workshop#saved")
 
 
-@router.post("/workshop/zone", dependencies=[Depends(INSTRUCTOR)])
-def change_zone(request: Request, fields: Form) -> Response:
-    """Set the time zone of the pages. Moments stay; they are shown in it from now on."""
+@router.post("/workshop/zone")
+def change_zone(request: Request, session: AsInstructor, fields: Form) -> Response:
+    """Set the time zone of the pages. Moments stay; the page lists those that now read otherwise:
+    whoever typed nine o'clock meant nine o'clock.
+    """
     zone = fields.get("timezone", "").strip()
     try:
         find_zone(zone)
     except UsageError as error:
         raise RefusedError("bad-request", error.message, error.remedy) from error
-    with state(request).cohort.database.writing() as connection:
+    shared = state(request)
+    with shared.cohort.database.writing() as connection:
+        before = load_settings(connection).timezone
         change_settings(connection, timezone=zone)
-    state(request).zone = zone
+        moved = _moved(connection, before, zone)
+        shared.zone = zone
+        if moved:
+            return _workshop(shared, session, connection, moved=moved, zone_before=before)
     return RedirectResponse("/workshop#saved", status_code=303)
+
+
+def _moved(connection: Connection, before: str, after: str) -> list[tuple[str, str, float]]:
+    """Return the moments that read differently in another time zone: whose, of what, and when."""
+    moments = [
+        (lab, heading, getattr(rules, name))
+        for lab, rules in all_rules(connection).items()
+        for name, heading in ALL_MOMENTS.items()
+    ]
+    people = tables.people
+    rows = connection.execute(select(people.c.id, people.c.name))
+    names = {row.id: row.name for row in rows}
+    moments += [
+        (lab, f"Extension of {names[person]}", due)
+        for (person, lab), (due, _) in all_extensions(connection).items()
+    ]
+    return [
+        (lab, heading, at)
+        for lab, heading, at in moments
+        if at is not None and local(at, before) != local(at, after)
+    ]
 
 
 @router.get("/workshop/runsheet")
