@@ -108,6 +108,7 @@ def test_a_workshop_on_the_command_line(served, here):
     (work / "work.py").write_text("# wrong\n")
     failed = lab("submit", home=home, at=work)
     assert (failed.returncode, "Verified: measured and signed" in failed.stdout) == (1, True)
+    assert re.search(r"Began [-0-9]{10} \d\d:\d\d UTC, took", failed.stdout), "as all its times"
     (work / "work.py").write_text("# right\n")
     passed = lab("submit", "--json", home=home, at=work)
     assert passed.returncode == 0, passed.stderr
@@ -158,7 +159,8 @@ def instructors(outside: Path, folder: Path, here) -> None:
         here("cohort", "export", "nbgrader", "-o", "grades.csv", *about)
     here("cohort", "export", "nbgrader", "-o", "grades.csv", "--replace", *about)
     assert Path("grades.csv").stat().st_mode & 0o777 == 0o600, "it has names and grades"
-    assert "password" in here("cohort", "staff", "Grace", *about)
+    staff = " ".join(here("cohort", "staff", "Grace", *about).split())
+    assert "/login while `lab cohort serve` runs there, with this password" in staff
     assert "/login/" in here("cohort", "link", *about)
     assert "Queued again: 2 submissions." in here("cohort", "regrade", "slow", *about)
     here("cohort", "backup", "backup.tar", *about)

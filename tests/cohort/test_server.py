@@ -299,6 +299,7 @@ def test_the_workshop_is_chosen_on_a_page_in_the_instructors_time_zone(served):
     assert me["timezone"] == "Asia/Tokyo"
     page = served.visitor("learner").get("/me").text
     assert "Times are those of Asia/Tokyo" in page
+    assert re.search(r'<span class="hidden"> of [-0-9]{10} \d\d:\d\d JST</span>', page)
     assert '<time datetime="2091-01-01T00:00:00Z">2091-01-01 09:00 JST</time>' in page
     assert learner.get("/api/labs/slow/help").json()["timezone"] == "Asia/Tokyo"
     handed_in = learner.get(f"/api/submissions/{served.handle}").json()

@@ -282,7 +282,8 @@ def finish(membership: Membership, standing: Standing, *, json: bool) -> None:
         verdict = require_genuine(membership.joined, standing)
         kept = keep_verdict(membership.joined.cohort, standing.submission, standing.verdict)
         if not json:
-            render_verdict(verdict, console())
+            started = local_iso(verdict.started_at, standing.timezone)
+            render_verdict(verdict, console(), started=started)
             note(f"The signed verdict is saved in {kept}.")
         raise typer.Exit(verdict.outcome.exit_code)
     if not json:

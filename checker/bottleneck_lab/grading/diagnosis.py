@@ -8,6 +8,7 @@ still open.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -230,6 +231,7 @@ def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     return None
 
 
+_EXAMPLE_STRETCH = re.compile(r"--at [\d.]+-[\d.]+ms")
 _NO_CAPTURE = "You have no capture to check this against: `lab profile` makes one."
 
 
@@ -243,10 +245,12 @@ def _stretch_problem(
         return misplaced
     if seen.within(stretch).get(question.shows, 0.0) >= question.least:
         return None
+    # The lab's example of a stretch would read as if it were the learner's.
+    own = f"--at {stretch.start / 1e6:.9g}-{stretch.end / 1e6:.9g}ms"
+    measure = _EXAMPLE_STRETCH.sub(own, question.measure)
     return (
         f"Less than {question.least:.0%} of that stretch is what the question asks for: trim it, or"
-        " mark another."
-        f" {question.measure}".rstrip()
+        f" mark another. {measure}".rstrip()
     )
 
 

@@ -108,6 +108,13 @@ def test_a_right_answer_holds(question, answer):
     assert result.kind == "diagnosis"
 
 
+def test_advice_on_a_wrong_stretch_names_the_learners_own():
+    question = structs.replace(
+        WHERE, measure="`lab report --at 4.2-5.7ms` shows what ran in a stretch."
+    )
+    assert "`lab report --at 0.1-0.4ms` shows" in grade(question, "100 - 400us").sentence
+
+
 @pytest.mark.parametrize(
     ("question", "answer", "sentence"),
     [

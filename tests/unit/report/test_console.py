@@ -53,6 +53,12 @@ CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 PAGE = Path("/home/ada/photos/.lab/attempts/0003.html")
 
 
+def test_a_cohorts_verdict_has_its_time_zone(draw):
+    text = draw(render_verdict, made_up.slow(), started="2026-11-28 22:48 CET")
+    assert "Began 2026-11-28 22:48 CET, took" in text
+    assert "UTC" not in text
+
+
 @pytest.mark.parametrize("outcome", ["passed", "slow", "undecided", "broken"])
 def test_verdict(draw, golden, outcome):
     assert draw(render_verdict, getattr(made_up, outcome)(), html=PAGE) == golden(

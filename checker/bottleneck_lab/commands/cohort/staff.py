@@ -54,5 +54,8 @@ def command(
     if remove:
         say(f"{name} is removed and logged out. Settings brings them back, at {address}/settings.")
         return
-    say(f"{name} can log in at {address}/login with this password, which is shown only once:")
+    say(
+        f"{name} can log in at {address}/login while `lab cohort serve` runs there, with this"
+        " password, which is shown only once:"
+    )
     say(password, style="bold")

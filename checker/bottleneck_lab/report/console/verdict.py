@@ -22,10 +22,13 @@ _OUTCOME_STYLES = {
 }
 
 
-def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = None) -> None:
+def render_verdict(
+    verdict: Verdict, console: Console, *, html: Path | None = None, started: str = ""
+) -> None:
     """Print the outcome, what failed, what is open and what holds, each once, after `lab check`.
 
-    `html` is the page with the timeline, if one was written.
+    `html` is the page with the timeline, if one was written; `started` is when it began, as the
+    reader's cohort writes it.
     """
     sheet = Sheet(console)
     style = _OUTCOME_STYLES[verdict.outcome]
@@ -74,7 +77,8 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     sheet.blank()
     if verdict.device == "virtual":
         sheet.line(words.EMULATED, indent=1, style="dim")
-    began = f"Began {words.format_moment(verdict.started_at)}, took {verdict.duration_s:.0f} s."
+    started = started or words.format_moment(verdict.started_at)
+    began = f"Began {started}, took {verdict.duration_s:.0f} s."
     sheet.line(f"{began} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")
     if html:
         sheet.heading("Report")
