@@ -150,7 +150,7 @@ def kinds_of_id(connection: Connection) -> str:
     """Name the ids by which learners of the roster join, such as "SIS user id or SIS login id"."""
     people = tables.people
     ids = connection.execute(
-        select(*(func.count(people.c[name]).label(name) for name in _IDS)).where(
+        select(*(func.count(func.nullif(people.c[name], "")).label(name) for name in _IDS)).where(
             people.c.role == "learner", people.c.removed.is_(None)
         )
     ).one()

@@ -14,7 +14,7 @@ def benchmark(function, make_input, machine):
     machine.synchronize()
     long = (machine.perf_counter() - t) / 5 > 0.0012
     values = []
-    while len(values) < (2000 if long else 200) and machine.seconds_left() > 0.15:
+    while len(values) < (2000 if long else 200) and machine.seconds_left() > 0.4:
         for _ in range(1 if long else 6):
             machine.flush_cache()
         marks = []
