@@ -146,7 +146,7 @@ def _capture(workload, tool, out, _progress):
 
 ANSWER = ["diagnose", "-a", "cause=1", "-a", "gain=3"]
 GIVEN = {"choice": "1", "share": "0.5", "ratio": "2", "number": "5", "interval": "10-20 ms"}
-"""An answer of the right form to each type of question; any text is one, too."""
+"""An answer of the right form to each type of question but a text."""
 DIAGNOSED = [["profile"], ANSWER]
 FAIL = ("FAIL", "correct but slow")
 PASS = ("PASS", None)
@@ -289,6 +289,17 @@ def _walk(learner: Learner, lab: str, steps: list, looks: list[list[str]]) -> li
     return wrong
 
 
+def given_answers(lab) -> list[str]:
+    """Return an answer of the right form to each question. A text that must have a form of its own
+    is the solution's.
+    """
+    return [
+        f"{each.id}="
+        + (str(load_answers(lab.solution)[each.id]) if each.form else GIVEN.get(each.type, "3 x 3"))
+        for each in lab.spec.questions
+    ]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("lab", ["slow", "printed", *LABS])
 def test_whoever_follows_the_next_step_gets_through_the_lab(lab, content, tmp_path, monkeypatch):
@@ -296,8 +307,7 @@ def test_whoever_follows_the_next_step_gets_through_the_lab(lab, content, tmp_pa
     course = content if lab in ("slow", "printed") else ROOT
     monkeypatch.chdir(tmp_path)
     learner = Learner(tmp_path, course, monkeypatch)
-    spec = load_labs()[lab].spec
-    answers = [f"-a{each.id}={GIVEN.get(each.type, '3 x 3')}" for each in spec.questions]
+    answers = [f"-a{text}" for text in given_answers(load_labs()[lab])]
     learner.type("start", lab, "work", "--no-data")
     learner.at(tmp_path)
     steps: list[str] = []
@@ -354,8 +364,7 @@ AFTER = ("just started", "captured", "diagnosed", "failed: correct but slow", "p
     [pytest.param(state, marks=() if state == "passed" else pytest.mark.slow) for state in AFTER],
 )
 def test_suggested_commands_work_in_every_lab(state, lab, tmp_path, monkeypatch):
-    questions = load_labs()[lab].spec.questions
-    answers = [f"{question.id}={GIVEN.get(question.type, '3 x 3')}" for question in questions]
+    answers = given_answers(load_labs()[lab])
     answer = ["diagnose", *(word for text in answers for word in ("-a", text))]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "me").mkdir()
