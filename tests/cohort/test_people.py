@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.grading.grades import DAY_S
-from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
 from bottleneck_lab.cohort.members import changes, joining, people, sessions
 from bottleneck_lab.cohort.members.membership import load_membership
 from bottleneck_lab.cohort.members.secrets import is_code, new_code, new_token
@@ -227,6 +227,25 @@ def test_merged_learners_count_as_one_and_can_be_separated(room):
     assert room.submit(first).left == 0
     with pytest.raises(RefusedError, match="used all 3"):
         room.submit(second)
+
+
+def test_an_extension_of_a_guest_is_that_of_the_learner_whom_they_count_as(room):
+    (ada, _), (guest, _) = room.join("Ada"), room.join("Guest")
+    now = room.clock()
+
+    def rules(connection):
+        return load_rules(connection, "slow", ada.id)
+
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=now + 100, budget=3)
+        extend(connection, guest.id, "slow", now + 900, 2, now)
+        assert (rules(connection).due, rules(connection).budget) == (now + 100, 3)
+        changes.merge(connection, guest, ada, now)
+        assert (rules(connection).due, rules(connection).budget) == (now + 900, 5)
+        extend(connection, ada.id, "slow", now + 300, 0, now)
+        assert (rules(connection).due, rules(connection).budget) == (now + 300, 3), "in its place"
+        extend(connection, ada.id, "slow", None, 0, now)
+        assert rules(connection).due == now + 100
 
 
 def test_a_guest_merged_and_separated_leaves_nothing_behind(sqlite_room):

@@ -159,9 +159,9 @@ class Comparison(msgspec.Struct, frozen=True):
     measures: bool = False
     """The program measures others: how long it takes is neither good nor bad."""
     calibrated_ns: tuple[float, float] | None = None
-    """What a full batch takes, before and after, on a device that is set by the machine's speed
-    anew for each capture (of several, the mean): all times are scaled to that of the first capture.
-    None for other devices.
+    """Time of a full batch, before and after, on a device that is set by the machine's speed anew
+    for each capture (of several, the mean): all times are scaled to that of the first capture. None
+    for other devices.
     """
 
 

@@ -118,7 +118,7 @@ def test_operators_that_prepare_a_batch_on_the_host_launch_nothing(summary_of, o
 
 
 def test_a_part_per_batch_fits_the_pause_that_it_fills(served):
-    """What was prepared for the first batch lies before it and is in no pause."""
+    """The first batch was prepared before it, in no pause that is counted."""
     use = summarise(served(100, batches=4)).serving
     (part,) = [part for part in use.parts if part.name == "preprocess"]
     assert part.batch_ns == pytest.approx(use.gap_ns, rel=0.02)

@@ -72,10 +72,8 @@ def load_rules(connection: Connection, lab: str, person: int | None = None) -> R
 
 def rules_for(connection: Connection, people: list[int]) -> Callable[[str, int | None], Rules]:
     """Return a lookup of the rules of any lab for any of these people, read in two queries."""
-    table = tables.extensions
     rules = all_rules(connection)
-    rows = connection.execute(select(table).where(table.c.person.in_(people)))
-    extra = {(row.person, row.lab): (row.due, row.extra_budget) for row in rows}
+    extra = _extensions(connection, people)
 
     def of(lab: str, person: int | None) -> Rules:
         general = rules.get(lab, Rules(lab))
@@ -108,10 +106,27 @@ def all_rules(connection: Connection) -> dict[str, Rules]:
 
 def all_extensions(connection: Connection) -> dict[tuple[int, str], tuple[float | None, int]]:
     """Return new due dates and extra budgets, by learner and lab."""
-    return {
-        (row.person, row.lab): (row.due, row.extra_budget)
-        for row in connection.execute(select(tables.extensions))
-    }
+    return _extensions(connection)
+
+
+def _extensions(
+    connection: Connection, learners: list[int] | None = None
+) -> dict[tuple[int, str], tuple[float | None, int]]:
+    """Return new due dates and extra budgets of these learners, or of all, by learner and lab.
+
+    What somebody got who was merged into a learner is that learner's: of several, the latest due
+    date and the largest budget.
+    """
+    table, people = tables.extensions, tables.people
+    learner = func.coalesce(people.c.merged_into, people.c.id)
+    query = (
+        select(learner, table.c.lab, func.max(table.c.due), func.max(table.c.extra_budget))
+        .join(people, people.c.id == table.c.person)
+        .group_by(learner, table.c.lab)
+    )
+    if learners is not None:
+        query = query.where(learner.in_(learners))
+    return {(person, lab): (due, extra) for person, lab, due, extra in connection.execute(query)}
 
 
 def set_rules(connection: Connection, lab: str, at: float, **changes: float | int | None) -> Rules:
@@ -136,7 +151,8 @@ def set_rules(connection: Connection, lab: str, at: float, **changes: float | in
 def extend(
     connection: Connection, person: int, lab: str, due: float | None, extra_budget: int, at: float
 ) -> None:
-    """Give one learner more time or more submissions, in place of an earlier extension.
+    """Give one learner more time or more submissions, in place of an earlier extension, also of
+    one of somebody who was merged into them.
 
     Neither of them withdraws the earlier one. Raises RefusedError for a `due` that gives no more
     time than everybody has.
@@ -157,8 +173,9 @@ def extend(
             f" {spoken(due, zone)} gives no more time.",
             "Choose a later date, or leave it empty.",
         )
-    table = tables.extensions
-    connection.execute(table.delete().where(table.c.person == person, table.c.lab == lab))
+    table, people = tables.extensions, tables.people
+    group = select(people.c.id).where((people.c.id == person) | (people.c.merged_into == person))
+    connection.execute(table.delete().where(table.c.person.in_(group), table.c.lab == lab))
     if due is not None or extra_budget:
         connection.execute(
             table.insert().values(person=person, lab=lab, due=due, extra_budget=extra_budget)
