@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.grading.grades import DAY_S
+from bottleneck_lab.cohort.grading.grades import DAY_S, override_grade, withdraw_override
 from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
 from bottleneck_lab.cohort.members import changes, joining, people, sessions
 from bottleneck_lab.cohort.members.membership import load_membership
@@ -246,6 +246,18 @@ def test_an_extension_of_a_guest_is_that_of_the_learner_whom_they_count_as(room)
         assert (rules(connection).due, rules(connection).budget) == (now + 300, 3), "in its place"
         extend(connection, ada.id, "slow", None, 0, now)
         assert rules(connection).due == now + 100
+
+
+def test_an_override_of_a_guest_is_that_of_the_learner_whom_they_count_as(room):
+    (ada, _), (guest, _) = room.join("Ada"), room.join("Guest")
+    with room.cohort.database.writing() as connection:
+        staff = people.the_instructor(connection, 0.0)
+        override_grade(connection, guest, "slow", 12.5, "At the board", staff, 1.0)
+        changes.merge(connection, guest, ada, room.clock())
+    assert grades(room)[ada.handle, "slow"].override.points == 12.5
+    with room.cohort.database.writing() as connection:
+        withdraw_override(connection, ada, "slow", staff, 2.0)
+    assert grades(room)[ada.handle, "slow"].override is None
 
 
 def test_a_guest_merged_and_separated_leaves_nothing_behind(sqlite_room):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, func, select
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.grading.credit import GRADED, Basis, basis_of, credit, only_answers
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
-from bottleneck_lab.cohort.members.people import Person, in_order, known_as
+from bottleneck_lab.cohort.members.people import Person, in_order, known_as, same_learner
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import (
     LatePolicy,
@@ -421,12 +421,26 @@ def late_share(received: float, due: float | None, policy: LatePolicy) -> float:
 
 
 def _overrides(connection: Connection) -> dict[tuple[int, str], Override]:
+    """Return overrides by learner and lab: of several who are one learner, the latest."""
     table, people = tables.overrides, tables.people
-    query = select(table, people.c.name).join(people, people.c.id == table.c.author)
+    author = people.alias()
+    query = (
+        select(table, author.c.name, func.coalesce(people.c.merged_into, people.c.id).label("who"))
+        .join(people, people.c.id == table.c.person)
+        .join(author, author.c.id == table.c.author)
+        .order_by(table.c.at)
+    )
     return {
-        (row.person, row.lab): Override(row.points, row.comment, row.name, row.at)
+        (row.who, row.lab): Override(row.points, row.comment, row.name, row.at)
         for row in connection.execute(query)
     }
+
+
+def _without_override(connection: Connection, person: Person, lab: str) -> None:
+    """Delete the overrides of a lab of all who are this learner."""
+    table = tables.overrides
+    group = same_learner(connection, person)
+    connection.execute(table.delete().where(table.c.person.in_(group), table.c.lab == lab))
 
 
 def override_log(connection: Connection, person: Person) -> list[tuple[float, str]]:
@@ -464,10 +478,10 @@ def override_grade(
             f"Write a number from 0 to {most:g}; the grading rules say what a lab is worth.",
         )
     # Deleted and written anew: SQLAlchemy has no upsert for both databases.
-    table, points = tables.overrides, to_points(points)
-    connection.execute(table.delete().where(table.c.person == person.id, table.c.lab == lab))
+    points = to_points(points)
+    _without_override(connection, person, lab)
     connection.execute(
-        table.insert().values(
+        tables.overrides.insert().values(
             person=person.id,
             lab=lab,
             points=points,
@@ -484,8 +498,7 @@ def withdraw_override(
     connection: Connection, person: Person, lab: str, author: Person, at: float
 ) -> None:
     """Let the computed points count again."""
-    table = tables.overrides
-    connection.execute(table.delete().where(table.c.person == person.id, table.c.lab == lab))
+    _without_override(connection, person, lab)
     note(
         connection,
         at,
