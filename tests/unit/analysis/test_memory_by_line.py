@@ -27,6 +27,7 @@ from bottleneck_lab.report.memory_words import (
     describe_late_freeing,
     holder_cells,
 )
+from bottleneck_lab.trace.merging import merge_ranks
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, make_table
 
@@ -253,24 +254,31 @@ def test_the_largest_fall_is_from_any_step_to_any_later_one() -> None:
     assert largest_fall(np.array([1, 2, 3])) == largest_fall(np.array([], dtype=int)) == 0
 
 
-def test_memory_to_be_filled_belongs_to_the_line_that_fills_it(tmp_path: Path) -> None:
-    """As the virtual GPU records it: `zeros` allocates when the operator before it ends."""
-    operators = ((0, "aten::add_", 9), (20, "aten::zero_", 3), (40, "aten::copy_", 5))
-    events: list[dict[str, object]] = []
-    for begin, name, line in (*operators, (60, "aten::zero_", 3)):
-        row = {"ph": "X", "pid": 1, "ts": begin, "dur": 20}
-        code = f"train.py({line}): train"
-        events.append(row | {"cat": "cpu_op", "name": name, "tid": 1})
-        events.append(row | {"cat": "python_function", "name": code, "tid": f"{LINES_OF}1"})
-    # For the first zeros; then, at once, for the copy and for the zeros after it.
-    for address, (at, size) in enumerate(((20, 100), (60, 200), (60, 400))):
-        args = {"Bytes": size, "Addr": address, "Device Id": 0, "Device Type": 1}
-        row = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": at}
-        events.append(row | {"args": args})
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
-    held = {row.line: row.held_bytes for row in on_the_host(path).holders}
-    assert held == {"train.py(3): train": 500, "train.py(5): train": 200}
+def test_the_line_recorded_with_an_allocation_goes_before_the_one_that_ran_then(
+    tmp_path: Path,
+) -> None:
+    """As the virtual GPU records it: `zeros` allocates when the operator before it ends. Ranks are
+    merged by their names' numbers, and an argument of another type costs only itself.
+    """
+    paths = []
+    for rank in range(2):
+        row = {"ph": "X", "pid": 1, "ts": 1, "dur": 20}
+        code = {"name": "train.py(9): train", "tid": f"{LINES_OF}1"}
+        events: list[dict[str, object]] = [
+            row | {"cat": "cpu_op", "name": f"aten::add_{rank}", "tid": 1},
+            row | {"cat": "python_function"} | code,
+        ]
+        lines: tuple[object, ...] = ("/home/ada/train.py(3): train", "", 4, ["odd"])
+        for address, line in enumerate(lines):
+            args = {"Bytes": 100 << address, "Addr": address, "line": line}
+            row = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 20}
+            events.append(row | {"args": args | {"Device Id": 0, "Device Type": 1}})
+        trace = {"traceEvents": events, "distributedInfo": {"rank": rank}}
+        paths.append(tmp_path / f"trace{rank}.json")
+        paths[-1].write_text(json.dumps(trace), encoding="utf-8")
+    for use in summarise(merge_ranks([load(path) for path in paths])).memory:
+        held = {row.line: row.held_bytes for row in use.holders}
+        assert held == {"train.py(3): train": 100, "train.py(9): train": 1400}
 
 
 HALF_A_FIX_KIB = [

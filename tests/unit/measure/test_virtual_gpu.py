@@ -777,14 +777,17 @@ def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
         gone = engine.call(
             "mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(8): train"
         )
-        engine.let_go([("", [gone.number])], [])
+        engine.let_go([("/home/ada/train.py(12): forget", [gone.number])], [])
         engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
     books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
     write_trace(books, PLAIN, tmp_path / "trace.json.gz", skip_steps=1)
     (use,) = summarise(load(tmp_path / "trace.json.gz")).memory
-    rows = {row.line: (row.growth_bytes_per_step, row.freed_share) for row in use.holders}
-    assert rows["train.py(7): train"] == (64 * 64 * 4, 0.0)
-    assert rows["train.py(8): train"] == (0, 1.0)
+    rows = {
+        row.line: (row.growth_bytes_per_step, row.freed_share, row.freed_at) for row in use.holders
+    }
+    assert rows["train.py(7): train"] == (64 * 64 * 4, 0.0, "")
+    # The line that let go of it called nothing on the device, so only the memory's row names it.
+    assert rows["train.py(8): train"] == (0, 1.0, "train.py(12): forget")
 
 
 def test_nobody_has_the_values_of_a_copy_before_it_arrives() -> None:

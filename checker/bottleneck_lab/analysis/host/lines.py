@@ -132,14 +132,14 @@ def code_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
     )
     lines = lines_at(timeline, points)
     texts = [
-        _FOLDERS.sub("", timeline.strings[name]) if name >= 0 else "" for name in lines.tolist()
+        without_folders(timeline.strings[name]) if name >= 0 else "" for name in lines.tolist()
     ]
     # Where no line was recorded: the frames of the user's own functions, then the operators that
     # no other encloses.
     own = ~named(timeline, timeline.python, _LIBRARY)
     functions, whole = take(timeline.python, own), _all_along(timeline)[own].tolist()
     function_names = [
-        _called(_FOLDERS.sub("", name), open_all_along)
+        _called(without_folders(name), open_all_along)
         for name, open_all_along in zip(timeline.names(functions), whole, strict=True)
     ]
     operators = timeline.operators
@@ -155,6 +155,11 @@ def code_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
         for i, row in zip(rest[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True):
             texts[i] = names[row]
     return texts
+
+
+def without_folders(name: str) -> str:
+    """Return the name of a line or function with its file's alone."""
+    return _FOLDERS.sub("", name)
 
 
 def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:

@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL
-from bottleneck_lab.analysis.host.lines import code_at
+from bottleneck_lab.analysis.host.lines import LINE, code_at, without_folders
 from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.kineto.memory import NamedMemory
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
 
@@ -60,10 +61,8 @@ MANY_STEPS = 30
 """From so many steps on, each third of them has seen cycles collected."""
 LET_GO = 0.5
 """A level below this part of the one a step earlier: the program has let go of what it held."""
-FILLS = frozenset(f"aten::{name}_" for name in ("zero", "fill", "normal", "uniform", "random"))
-"""Operators that write to memory which an operator without a time of its own has allocated."""
 JUST_BEFORE_NS = 2
-"""A modelled allocation is recorded at the very end of its operator's time."""
+"""The clock of a trace counts 1 ns or more."""
 
 
 def find_memory(timeline: Timeline) -> list[MemoryUse]:
@@ -137,22 +136,17 @@ def growth_a_step(levels: Ints) -> int:
     return rise // third if rise > LEAST_RISE * levels.max() else growth
 
 
-def _moments(timeline: Timeline, rows: MemoryTable) -> Ints:
-    """Return when each row's line was running: just before the row, which is its operator's end.
-
-    Modelled memory of `torch.zeros` and the like takes no time: it is recorded as the operator that
-    fills it begins, where the operator before ends, perhaps on another line. Of the allocations at
-    such a moment the last is the one to be filled.
+def _lines(timeline: Timeline, rows: MemoryTable) -> list[str]:
+    """Return the line that ran at each row: as recorded with it, else the one that ran just before,
+    since an allocation may be recorded at the very end of its operator's time.
     """
-    operators = timeline.operators
-    fills = np.array([name in FILLS for name in timeline.strings], dtype=bool)[operators.name]
-    allocations = np.flatnonzero(rows.bytes > 0)
-    start = rows.start[allocations]
-    last = np.append(start[1:] != start[:-1], True)[: len(start)]
-    filled = allocations[last & np.isin(start, operators.start[fills])]
-    moments = rows.start - JUST_BEFORE_NS
-    moments[filled] = rows.start[filled]
-    return moments
+    lines = code_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
+    if isinstance(rows, NamedMemory):
+        recorded = {name: LINE.match(timeline.strings[name]) for name in set(rows.name.tolist())}
+        for i, name in enumerate(rows.name.tolist()):
+            if match := recorded[name]:
+                lines[i] = without_folders(match.group())
+    return lines
 
 
 def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> list[Holder]:
@@ -161,10 +155,13 @@ def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> l
     """
     if not (rows.address >= 0).any():
         return []
-    texts = code_at(timeline, _moments(timeline, rows), rows.thread)
     numbers: dict[str, int] = {}
     line = np.array(
-        [numbers.setdefault(text or "not recorded", len(numbers)) for text in texts], dtype=np.int32
+        [
+            numbers.setdefault(text or "not recorded", len(numbers))
+            for text in _lines(timeline, rows)
+        ],
+        dtype=np.int32,
     )
     end = int(steps[-1]) + 1 if len(steps) else len(rows)
     events = AllocatorEvents(

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.kineto.events import mend
+from bottleneck_lab.trace.kineto.events import MEMORY_EVENT, mend
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
 from bottleneck_lab.trace.timeline import NUMBERS, narrowed
@@ -51,6 +51,7 @@ MEMORY = np.dtype(
         ("address", "i8"),
         ("device", "i4"),
         ("thread", "i4"),
+        ("name", "i4"),
     ]
 )
 WORK = np.dtype(
@@ -267,7 +268,7 @@ class Columns:
                 _to_ns(np.array([e.dur for e in groups["overhead"]])).clip(0, LONGEST_NS).sum()
             )
         memory = [
-            e for e in groups["instants"] if e.name == "[memory]" and e.args.changed is not None
+            e for e in groups["instants"] if e.name == MEMORY_EVENT and e.args.changed is not None
         ]
         if memory:
             rows = self.tables["memory"].room(len(memory))
@@ -281,6 +282,7 @@ class Columns:
                 [arg.memory_device if arg.memory_kind else -1 for arg in args]
             )
             rows["thread"] = [self._processes[event.pid][event.tid] for event in memory]
+            rows["name"] = [self.names[arg.line] for arg in args]
         for event in groups["metadata"]:
             if event.name == "thread_name" and event.args.label:
                 self.thread_names[_thread((event.pid, event.tid))] = event.args.label

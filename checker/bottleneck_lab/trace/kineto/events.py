@@ -43,6 +43,8 @@ HOST_CATEGORIES = {
 }
 IGNORED_SPANS = ("trace", "gpu_user_annotation")
 FLOWS = ("ac2g", "fwdbwd", "async_cpu_to_gpu")
+MEMORY_EVENT = "[memory]"
+"""The name of an allocation or a free."""
 PHASES = {"i": "instants", "I": "instants", "M": "metadata"}
 
 
@@ -83,6 +85,7 @@ class _Args(_Activity, gc=False, frozen=True):
     memory_device: int = msgspec.field(name="Device Id", default=-1)
     memory_kind: int = msgspec.field(name="Device Type", default=0)
     label: str | None = msgspec.field(name="name", default=None)
+    line: str | int = MEMORY_EVENT
 
 
 _NO_ARGS = _Args()
