@@ -46,7 +46,7 @@ from bottleneck_lab.analysis.steps.figures import (
 from bottleneck_lab.analysis.steps.serving import find_batch_figures, find_stretches
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse_beside
-from bottleneck_lab.trace.names import is_host_modelled
+from bottleneck_lab.trace.names import FIXED_PRICE, is_host_modelled
 from bottleneck_lab.trace.timeline import Floats64, Ints, Timeline
 
 Unit = Literal["step", "image", "recording"]
@@ -95,6 +95,13 @@ class FigureChange(msgspec.Struct, frozen=True):
     low: float | None = None
     high: float | None = None
     was: tuple[str, ...] = ()
+
+    @property
+    def fixed(self) -> bool:
+        """True for what the model of a host charges whatever runs: neither better nor worse."""
+        return (self.group == "gap" and self.what == "fixed") or (
+            self.group == "range" and bool(FIXED_PRICE.search(self.what))
+        )
 
 
 class MemoryChange(msgspec.Struct, frozen=True):
@@ -228,19 +235,19 @@ def observe(
     )
 
 
+def _neutral(outcome: Change) -> Change:
+    return "differs" if outcome in ("better", "worse") else outcome
+
+
 def without_judgement(comparison: Comparison) -> Comparison:
     """Return the comparison of two versions of a program that measures others: how long that takes
     is its own choice, and other calls are no other program.
     """
-
-    def neutral(outcome: Change) -> Change:
-        return "differs" if outcome in ("better", "worse") else outcome
-
     return msgspec.structs.replace(
         comparison,
-        outcome=neutral(comparison.outcome),
+        outcome=_neutral(comparison.outcome),
         changes=[
-            msgspec.structs.replace(each, outcome=neutral(each.outcome))
+            msgspec.structs.replace(each, outcome=_neutral(each.outcome))
             for each in comparison.changes
         ],
         differences=[each for each in comparison.differences if each.kind != "program"],
@@ -549,7 +556,8 @@ def _unit(old: list[Observation], new: list[Observation]) -> Unit:
 
 
 def _withheld(differences: list[Difference], change: FigureChange) -> FigureChange:
-    """Return the change without a verdict that something else than the code may have brought.
+    """Return the change without a verdict that something else than the code may have brought, or
+    that cannot be the code's.
 
     Recording costs time itself, so that other settings make anything faster or slower. On another
     GPU a difference is real, though not the code's; only that nothing changed cannot be told.
@@ -557,6 +565,8 @@ def _withheld(differences: list[Difference], change: FigureChange) -> FigureChan
     kinds = {difference.kind for difference in differences}
     if "settings" in kinds or (kinds and change.outcome == "same"):
         return msgspec.structs.replace(change, outcome="cannot tell")
+    if change.fixed:
+        return msgspec.structs.replace(change, outcome=_neutral(change.outcome))
     return change
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,8 @@ from bottleneck_lab.trace.timeline import (
     NUMBERS,
     TABLES,
     ActivityKind,
-    DeviceTable,
     Direction,
     HostMemory,
-    HostTable,
     Timeline,
     take,
 )
@@ -85,10 +83,11 @@ def query(
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
     writes, or takes longer than `limit_s`.
     """
-    connection = sqlite3.connect(":memory:")
+    connection, held = sqlite3.connect(":memory:"), dict[str, list[str]]()
     try:
         for name, columns in _tables(timeline, sql):
             _fill(connection, name, columns)
+            held[name] = [*columns]
         connection.execute("PRAGMA query_only = 1")
         # An end to a query that never ends, and no ATTACH: that would open other files.
         ends = time.monotonic() + limit_s
@@ -107,7 +106,7 @@ def query(
                 f" give it longer: `--limit-s {10 * limit_s:g}`. Without an index, a join on a"
                 " range compares every row of one table with every row of the other.",
             ) from error
-        raise UsageError(f"The query cannot be run: {error}.", _schema_remedy()) from error
+        raise UsageError(f"The query cannot be run: {error}.", _schema(held, sql)) from error
     finally:
         connection.close()
     return QueryResult(heads, [list(row) for row in rows[:limit]], len(rows) > limit)
@@ -118,8 +117,7 @@ def _tables(timeline: Timeline, sql: str) -> Iterator[tuple[str, Columns]]:
     empty = replace(timeline, **{name: take(getattr(timeline, name), slice(0)) for name in TABLES})
 
     def source(*names: str) -> Timeline:
-        used = any(re.search(rf"\b{name}\b", sql, re.IGNORECASE) for name in names)
-        return timeline if used else empty
+        return timeline if any(_names(sql, name) for name in names) else empty
 
     for name in TABLES:
         yield name, columns_of(source(name), name)
@@ -293,16 +291,18 @@ def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
     return written
 
 
-def _schema_remedy() -> str:
-    """Return what can be queried."""
-    host = ", ".join(column.name for column in fields(HostTable))
-    device = ", ".join(column.name for column in fields(DeviceTable))
-    return (
-        f"Write one SELECT over device({device}, duration), or operators, ranges, python({host},"
-        f" duration), or runtime or {WAITS} (the same and line), or {INTERRUPTIONS} (as device, and"
-        f" excess), or memory, or {GRAPH_NODES}"
-        f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or"
-        f" {COUNTED}(rank, start, host_end, end), or {THREADS}(thread, rank, pid, tid, name), or"
-        f" {IDLE} or {RECORDED}(rank, device, start, end,"
-        " duration)."
-    )
+def _schema(held: Mapping[str, Sequence[str]], sql: str) -> str:
+    """Return what can be queried, a table a line with its columns: of those that the text names, if
+    any, and then the others' names.
+    """
+    used = [name for name in held if _names(sql, name)] or [*held]
+    lines = [f"  {name}: {', '.join(held[name])}" for name in used]
+    others = [name for name in held if name not in used]
+    if others:
+        lines.append(f"Other tables: {', '.join(others)}.")
+    intro = "Write one SELECT; `--ask` answers ready questions without SQL. Tables and columns:"
+    return "\n".join([intro, *lines])
+
+
+def _names(sql: str, table: str) -> bool:
+    return re.search(rf"\b{table}\b", sql, re.IGNORECASE) is not None

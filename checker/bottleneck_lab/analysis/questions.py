@@ -13,6 +13,19 @@ from bottleneck_lab.analysis.query import QueryResult, query
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.trace.timeline import Timeline
 
+_DIGITS = "'0123456789'"
+_FOLDED = f"""CASE
+                 WHEN ranges.name GLOB '*[0-9]' AND rtrim(
+                     replace(replace(rtrim(lower(ranges.name), {_DIGITS}), ' ', ''), '_', ''), ':#-'
+                   ) IN ('profilerstep', 'step', 'iteration', 'iter', 'trainstep', 'trainiteration',
+                         'trainiter', 'trainingstep', 'trainingiteration', 'trainingiter')
+                 THEN rtrim(ranges.name, {_DIGITS}) || 'N'
+                 ELSE ranges.name
+               END"""
+"""The name of a range, of all those that `trace.names.STEP_NAME` marks as steps the same: each has
+a number of its own.
+"""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -105,13 +118,13 @@ QUESTIONS = (
     ),
     Question(
         "ranges",
-        "How long did each marked range take on the host, in the whole capture? (A step in a report"
-        " ends with its work on the device.)",
-        """
-        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
+        "How long did each marked range take on the host, in the whole capture? (All steps are one"
+        " row. A step in a report ends with its work on the device.)",
+        f"""
+        SELECT {_FOLDED} AS name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e6 AS mean_ms, min(duration) / 1e6 AS shortest_ms,
                max(duration) / 1e6 AS longest_ms
-        FROM ranges GROUP BY name ORDER BY total_ms DESC LIMIT 50
+        FROM ranges GROUP BY 1 ORDER BY total_ms DESC LIMIT 50
         """,
     ),
     Question(
@@ -119,7 +132,7 @@ QUESTIONS = (
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
         " long? (Percent: of the time from a device's first work to its last, or of the marked"
         " steps. Idle time outside every marked range is in no row: `--gap 1` shows a stretch.)",
-        """
+        f"""
         SELECT ranges.name,
                CASE WHEN count(DISTINCT threads.name) > 1
                     THEN count(DISTINCT threads.thread) || ' threads'
@@ -132,7 +145,7 @@ QUESTIONS = (
         FROM ranges CROSS JOIN idle
           ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
         LEFT JOIN threads ON threads.thread = ranges.thread
-        WHERE ranges.name NOT LIKE 'ProfilerStep#%'
+        WHERE ranges.name = {_FOLDED}
         GROUP BY ranges.name ORDER BY idle_ms DESC LIMIT 20
         """,
     ),

@@ -386,8 +386,8 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
         return
     render_query(result, console(), short=isinstance(query_, Question))
     texts = (value for row in result.rows for value in row if isinstance(value, str))
-    for sentence in describe_fixed_prices(texts):
-        say(sentence)
+    if fixed := describe_fixed_prices(texts):
+        say(fixed)
     if result.cut:
         note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
 

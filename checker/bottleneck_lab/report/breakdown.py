@@ -385,7 +385,7 @@ def describe_removal(
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
     sentence = (
         f"Removing this alone, with the work unchanged, would leave {left}{each}: {whole} would be"
-        f" {bound} {ratio} as fast; a fix that also saves work can gain more."
+        f" {bound} {ratio} as fast. A fix that also saves work can gain more."
     )
     if left == words.format_duration(rest_ns / devices):
         return sentence
@@ -402,7 +402,7 @@ def describe_removal(
         terms, left_ns / devices, more=reason, less="that pass at the same time"
     )
     ratio = words.describe_ratio(working_ns / devices, rest_ns / devices)
-    return f"{sentence} {added}. The other parts alone would be {ratio}."
+    return f"{sentence} Those {added}. Its share alone would give {ratio}."
 
 
 def describe_finding_gain(summary: Summary, finding: Finding) -> str:

@@ -200,6 +200,14 @@ def _describe_control(control: Control) -> str:
     )
 
 
+def describe_fixed(comparison: Comparison) -> str:
+    """State what a model charges whatever runs, by the names that the comparison shows for it;
+    empty where there is nothing of the kind.
+    """
+    shown = [change for group in GROUPS for change in shown_changes(comparison, group)]
+    return words.describe_fixed_prices(label_change(each, {}) for each in shown if each.fixed)
+
+
 def describe_waits(comparison: Comparison) -> str:
     """State how often the host waits in a step, before and after; empty where it never does."""
     waits = comparison.waits_per_step
@@ -274,8 +282,11 @@ def _shown_ratio(change: FigureChange) -> float:
 def judge_change(change: FigureChange) -> str:
     """Return whether a change is better or worse, in a word; of a line, operator, kernel or range
     that one side alone has, only that it is new: what it took the place of tells what it brought.
-    Where a typical step says the opposite of the mean ones, it cannot be told.
+    Where a typical step says the opposite of the mean ones, it cannot be told. What a model charges
+    whatever runs is only called fixed.
     """
+    if change.fixed:
+        return "fixed"
     contradicted = {"better": change.before < change.after, "worse": change.before > change.after}
     if contradicted.get(change.outcome):
         return "cannot tell"

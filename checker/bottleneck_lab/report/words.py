@@ -100,17 +100,22 @@ def describe_emulation(*, modelled_host: bool) -> str:
     return f"{EMULATED} The host's are real."
 
 
-def describe_fixed_prices(names: Iterable[str]) -> list[str]:
-    """State, for each of these names of ranges that is a fixed price of the modelled host, what it
-    is; and for the name of the idle time that comes of it.
+def describe_fixed_prices(names: Iterable[str]) -> str:
+    """State what the fixed prices of the modelled host are, of those ranges that have these names
+    and of the idle time that comes of them; empty where none is named.
     """
-    return [
-        f"'{name}' is what the model of the host charges each step for the Python beside its"
-        " operators: the loop's own, and the optimizer's. It is the same whatever your code does:"
-        " the gains that a report states leave it in."
+    fixed = [
+        f"'{name}'"
         for name in dict.fromkeys(names)
         if FIXED_PRICE.search(name) or name.endswith(CAUSE_OF["fixed"].label)
     ]
+    if not fixed:
+        return ""
+    return (
+        f"{' and '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
+        " charges each step for the Python between its operators. No edit changes it, so the gains"
+        " that a report states leave it in."
+    )
 
 
 def format_share(share: float) -> str:
@@ -160,7 +165,7 @@ def describe_ratio(whole_ns: float, left_ns: float) -> str:
 
 def describe_sum(terms: Mapping[str, float], whole_ns: float, *, more: str, less: str) -> str:
     """Return a time as the sum of its terms (ns by what each is), in one unit and so many digits
-    that it adds up as printed: `2.84 ms = 2.40 ms of work + 0.99 ms of pauses − 0.55 ms …`. What
+    that it adds up as printed: `2.84 ms are 2.40 ms of work, plus 0.99 ms of pauses, minus …`. What
     the terms lack of it is `more`, what they have too much is `less`.
     """
     size, unit = next((pair for pair in _DURATIONS if whole_ns >= pair[0]), (1.0, "ns"))
@@ -170,10 +175,10 @@ def describe_sum(terms: Mapping[str, float], whole_ns: float, *, more: str, less
     rest = round(round(whole, decimals) - sum(printed.values()), decimals)
     if rest:
         printed[more if rest > 0 else less] = rest
-    text = f"{whole:,.{decimals}f} {unit} ="
-    for number, (what, value) in enumerate(printed.items()):
-        sign = " +" if value >= 0 else " −"
-        text += f"{sign if number else ''} {abs(value):,.{decimals}f} {unit} {what}"
+    (first, own), *others = printed.items()
+    text = f"{whole:,.{decimals}f} {unit} are {own:,.{decimals}f} {unit} {first}"
+    for what, value in others:
+        text += f", {'plus' if value >= 0 else 'minus'} {abs(value):,.{decimals}f} {unit} {what}"
     return text
 
 

@@ -1,13 +1,16 @@
 """Two versions side by side: every figure by its own noise, whatever else the step did."""
 
+import io
 import itertools
 import json
 import random
+import re
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bottleneck_lab import compare, load, merge_ranks, observe
 from bottleneck_lab.analysis.compare import _pinned_since
@@ -27,6 +30,7 @@ from bottleneck_lab.report.comparison_words import (
     label_change,
     shown_changes,
 )
+from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.trace.names import CALIBRATED, LINES_OF, MODELLED_HOST
 
 from ...captures import recorded_capture
@@ -166,6 +170,36 @@ def test_where_nothing_is_noise_little_is_a_change(timelines, us, outcome, steps
     (kernel,) = [each for each in result.changes if each.group == "kernel"]
     assert kernel.outcome == outcome
     assert compare(old, new).outcome in ("same", "cannot tell")
+
+
+def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
+    """The device works through most of it before, and is idle in all of it after."""
+    price = "a step besides its operators (modelled)"
+
+    def loop(us):
+        def step(run):
+            run.launch("gemm", us)
+            begin = run.host
+            run.python(900)
+            run.range(price, begin)
+
+        return step
+
+    old, new = (
+        replace(timelines(loop(us), jitter=0.0)[0], facts={MODELLED_HOST: "1"})
+        for us in (800.0, 10.0)
+    )
+    result = compare(old, new)
+    idle, charged = outcomes(result)["gap", "fixed"], outcomes(result)["range", price]
+    assert (idle.outcome, idle.after > 2 * idle.before) == ("differs", True)
+    console = Console(file=io.StringIO(), width=80)
+    render_comparison(result, console)
+    text = console.file.getvalue()
+    assert re.search(r"^ fixed .+fixed charge$", text, re.MULTILINE)
+    assert [judge_change(each) for each in (idle, charged)] == ["fixed", "fixed"]
+    explained = f"'fixed charge' and '{price}' are what the model of the host charges"
+    assert " ".join(text.split()).count(explained) == 1
+    assert " ".join(text.split()).count("charges each step") == 1
 
 
 def test_where_every_run_has_the_same_times_steps_that_differ_leave_nothing_untold(timelines):

@@ -52,7 +52,22 @@ def test_other_statements_are_refused(timeline_of, statement):
     if statement:
         with pytest.raises(UsageError) as caught:
             query(timeline_of("healthy", steps=1), statement)
-        assert "SELECT over device" in caught.value.remedy
+        assert "Write one SELECT" in caught.value.remedy
+
+
+def test_a_wrong_query_is_answered_with_the_tables_that_it_names(timeline_of):
+    timeline = timeline_of("healthy", steps=1)
+    with pytest.raises(UsageError) as caught:
+        query(timeline, "SELECT start, nam FROM Ranges")
+    assert caught.value.message == "The query cannot be run: no such column: nam."
+    _, table, others = caught.value.remedy.split("\n")
+    assert table == "  ranges: start, end, duration, name, rank, thread, correlation"
+    assert others.startswith("Other tables: device, runtime, ")
+    with pytest.raises(UsageError) as caught:
+        query(timeline, "SELECT * FROM kernels")
+    _, *tables = caught.value.remedy.split("\n")
+    assert len(tables) == 13
+    assert max(map(len, tables)) < 200
 
 
 def test_a_query_without_end_is_stopped_and_says_what_stopped_it(timeline_of):

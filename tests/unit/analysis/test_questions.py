@@ -22,6 +22,7 @@ from bottleneck_lab.report.breakdown import describe_capture
 from bottleneck_lab.report.page.tables import kernels_table
 from bottleneck_lab.report.words import describe_startup
 from bottleneck_lab.trace import load, merge_ranks
+from bottleneck_lab.trace.names import STEP_NAME
 
 ALL = "all of these"
 ROOT = Path(__file__).parents[3]
@@ -393,3 +394,17 @@ def test_a_short_start_or_one_of_many_calls_is_not_told(loaded, length):
     )
     assert find_startup(timeline) is None
     assert describe_startup(None) == ""
+
+
+@pytest.mark.parametrize("step", ["ProfilerStep#{}", "train_step {}", "Iteration:{}"])
+def test_steps_are_one_row_of_the_ranges(loaded, step):
+    """`layer1` and `layer2` are no steps, and stay apart."""
+    timeline = loaded(
+        *(event("user_annotation", step.format(n), 100 * n, 10 * n) for n in range(8, 12)),
+        event("user_annotation", "layer1", 2000, 3),
+        event("user_annotation", "layer2", 2100, 4),
+    )
+    rows = {row[0]: row[1:] for row in ask(timeline, "ranges").rows}
+    assert set(rows) == {step.format("N"), "layer1", "layer2"}
+    assert rows[step.format("N")] == pytest.approx([4, 0.38, 0.095, 0.08, 0.11])
+    assert all(STEP_NAME.match(step.format(n)) for n in range(8, 12))

@@ -88,11 +88,17 @@ def test_a_line_names_its_rank_where_there_are_several():
 @pytest.mark.parametrize(
     ("gain", "says"),
     [
-        (2.0, "leave 5.00 ms: the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast; a fix"),
-        (2.5, "leave 4.00 ms: the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast; a fix"),
-        (2.5, " 4.00 ms = 5.00 ms in the other parts − 1.00 ms that pass at the same time."),
-        (2.5, "The other parts alone would be 10.0 ms / 5.00 ms = 2.00x."),
-        (1.5, " 6.67 ms = 5.00 ms in the other parts + 1.67 ms of other work that ran beside it."),
+        (2.0, "leave 5.00 ms: the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast. A fix"),
+        (2.5, "leave 4.00 ms: the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast. A fix"),
+        (
+            2.5,
+            "Those 4.00 ms are 5.00 ms in the other parts, minus 1.00 ms that pass at the same",
+        ),
+        (2.5, "Its share alone would give 10.0 ms / 5.00 ms = 2.00x."),
+        (
+            1.5,
+            " 6.67 ms are 5.00 ms in the other parts, plus 1.67 ms of other work that ran beside",
+        ),
         (1.0, "would not make the run faster: something else"),
     ],
 )
@@ -146,8 +152,8 @@ def test_a_ceiling_of_launches_is_the_sum_of_parts_and_pauses_without_their_over
     part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
     text = describe_removal(part, 8.4, 238_900_000, "the run", None, pauses_ns=9_912_000)
     assert (
-        " 28.4 ms = 32.7 ms in the other parts + 9.9 ms of pauses of about 900 ns between queued"
-        " kernels − 14.2 ms that pass at the same time."
+        " 28.4 ms are 32.7 ms in the other parts, plus 9.9 ms of pauses of about 900 ns between"
+        " queued kernels, minus 14.2 ms that pass at the same time."
     ) in text
 
 
@@ -165,8 +171,11 @@ def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
     assert "83.5 ms / 45.0 ms = 1.86x" in text
-    assert " 45.0 ms = 44.1 ms in the other parts + 0.9 ms of what the host did meanwhile" in text
-    assert "The other parts alone would be 83.5 ms / 44.1 ms = 1.89x." in text
+    assert (
+        " 45.0 ms are 44.1 ms in the other parts, plus 0.9 ms of what the host did meanwhile"
+        in text
+    )
+    assert "Its share alone would give 83.5 ms / 44.1 ms = 1.89x." in text
     waits = CollectiveWaits(8, waiting_ns=600_000, transfer_ns=38_800_000, late=[])
     late = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", waits)
     assert "0.9 ms in which the ranks would still wait for one another" in late

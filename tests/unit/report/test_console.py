@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -476,7 +477,7 @@ def test_inside_other_idle_time_is_where_the_host_was_meanwhile_and_it_sums_up(d
 
 def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw):
     """The lines' own time is longer than the block: only what the device was idle for is in it.
-    The price that the modelled host charges each step is named and explained.
+    The price that the modelled host charges each step is named, and explained once.
     """
     summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
     (use,) = summary.devices
@@ -485,11 +486,16 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     causes = [replace(use.gap_causes[0], idle_ns=use.wall_ns // 2, inside=inside)]
     assert causes[0].cause == "launch"
     lines = [LineRow("train.py(9): train", 5, use.wall_ns, 0)]
-    summary = replace(summary, devices=[replace(use, gap_causes=causes)], lines=lines)
+    devices, shares = [replace(use, gap_causes=causes)], {price: 0.1, "data": 0.05}
+    summary = replace(summary, devices=devices, lines=lines, range_shares=shares)
+    whole = draw(partial(render_summary, whole=True), summary)
+    explained = f"'{price}' is what the model of the host charges"
+    assert " ".join(whole.split()).count(explained) == 1
+    blind = draw(render_summary, replace(summary, blind=True))
+    assert " ".join(blind.split()).count(explained) == 1
     text = draw(render_summary, summary).split("3  What is inside it")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^ +([\d.]+%) +[\d.]+ \S+ \S+ (.+)$", text, re.MULTILINE))
     assert rows == {"25.0%": "train.py(9): train", "10.0%": price, "15.0%": "everything else"}
-    assert f"'{price}' is what the model of the host charges" in " ".join(text.split())
     assert re.search(r"This block is the sum of [\d,]+ gaps, ", text)
     assert "--gap" not in text
 

@@ -15,6 +15,7 @@ from bottleneck_lab.report.comparison_words import (
     FINDINGS,
     GROUPS,
     describe_differences,
+    describe_fixed,
     describe_headline,
     describe_memory,
     describe_others,
@@ -38,6 +39,7 @@ _STYLES = {
     "cannot tell": "yellow",
     "new": "",
     "differs": "",
+    "fixed": "",
 }
 
 
@@ -63,7 +65,18 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         sheet.heading("Memory")
     for before, after, what in memory:
         sheet.path(sheet.safe(f"{before:>11} → {after:<11} {what}"), indent=1)
-    kernels = kernel_labels(comparison)
+    _print_groups(sheet, comparison)
+    for field, title in FINDINGS.items():
+        titles = getattr(comparison, field)
+        if titles:
+            sheet.heading(title)
+            for name in titles.values():
+                sheet.line(f"{name}.", indent=1)
+
+
+def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
+    """Print the changes of every group that has any worth a line."""
+    kernels, fixed = kernel_labels(comparison), describe_fixed(comparison)
     for group in GROUPS:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
@@ -71,12 +84,9 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
         _print_changes(sheet, changes, kernels, describe_others(comparison, group))
-    for field, title in FINDINGS.items():
-        titles = getattr(comparison, field)
-        if titles:
-            sheet.heading(title)
-            for name in titles.values():
-                sheet.line(f"{name}.", indent=1)
+        if fixed and any(change.fixed for change in changes):
+            sheet.line(fixed, indent=1, style="dim")
+            fixed = ""  # said once
 
 
 def _print_changes(
@@ -105,5 +115,3 @@ def _print_changes(
     if others:
         before, after = others
         sheet.path(sheet.safe(f"{before:>43} → {after:<8} others"))
-    for sentence in words.describe_fixed_prices(change.what for change in changes):
-        sheet.line(sentence, indent=1, style="dim")

@@ -145,13 +145,18 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
     sheet.heading(f"{number}Where did the wall time go{where}?")
     for part in parts:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
-    for sentence in words.describe_fixed_prices(part.label for part in parts):
-        sheet.line(sentence, indent=2, style="dim")
+    if not summary.blind:  # else it names what has not been shown yet
+        _print_fixed_prices(sheet, [*(part.label for part in parts), *summary.range_shares])
     if many:
         sheet.blank()
         computing = [(words.format_share_column(use.compute_share), use) for use in summary.devices]
         for _, alike in group_alike(computing)[: 2 * TOP]:
             sheet.share_bar(device_names(alike, summary), alike[0].compute_share, "computing")
+
+
+def _print_fixed_prices(sheet: Sheet, names: Sequence[str]) -> None:
+    if fixed := words.describe_fixed_prices(names):
+        sheet.line(fixed, indent=2, style="dim")
 
 
 def _print_strips(sheet: Sheet, summary: Summary) -> None:
@@ -199,8 +204,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.heading(f"The main thread in a step, by the ranges marked in it{whose}")
     for name, share in shares:
         sheet.ranked(name, share, words.format_duration(share * summary.step_mean_ns))
-    for sentence in words.describe_fixed_prices(name for name, _ in shares):
-        sheet.line(sentence, indent=2)
+    if summary.blind:
+        _print_fixed_prices(sheet, [name for name, _ in shares])
     wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
     if summary.blind or summary.of_memory:  # else they stand below the largest block
@@ -250,8 +255,6 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
         sheet.ranked(*row)
     if lead.cause and summary.lines and not summary.cpu_only:
         sheet.line(words.ONLY_IDLE, indent=2)
-    for sentence in words.describe_fixed_prices(name for name, *_ in rows):
-        sheet.line(sentence, indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:

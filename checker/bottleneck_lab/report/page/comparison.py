@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Comparison
-from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     FINDINGS,
     GROUPS,
     describe_differences,
+    describe_fixed,
     describe_headline,
     describe_memory,
     describe_others,
@@ -32,6 +32,7 @@ _STYLES = {
     "cannot tell": "INCONCLUSIVE",
     "new": "soft",
     "differs": "soft",
+    "fixed": "soft",
 }
 
 
@@ -42,7 +43,7 @@ def comparison_section(comparison: Comparison) -> Section:
         tag("p", f"Unreliable, because {reason}.", class_="warning")
         for reason in comparison.reasons
     ]
-    kernels = kernel_labels(comparison)
+    kernels, fixed = kernel_labels(comparison), describe_fixed(comparison)
     tables = []
     memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
     if memory:
@@ -76,8 +77,9 @@ def comparison_section(comparison: Comparison) -> Section:
                     numeric={1, 2, 3, 4},
                 )
             )
-        prices = words.describe_fixed_prices(change.what for change in changes)
-        tables += [tag("p", sentence, class_="soft") for sentence in prices]
+        if fixed and any(change.fixed for change in changes):
+            tables.append(tag("p", fixed, class_="soft"))
+            fixed = ""  # said once
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for field, title in FINDINGS.items()

@@ -166,8 +166,8 @@ def _range_bar(summary: Summary) -> Markup | None:
         rows.append([_keyed("ground", REST), words.format_share_column(rest)])
     heading = tag("h3", "A step by the ranges marked in it") if drawn else None
     listed = table(["range", "share of the step"], rows, caption=caption, numeric={1})
-    prices = [tag("p", each, class_="soft") for each in words.describe_fixed_prices(shares)]
-    return join([heading, drawn, listed, *prices])
+    fixed = words.describe_fixed_prices(shares)
+    return join([heading, drawn, listed, tag("p", fixed, class_="soft") if fixed else None])
 
 
 def _keyed(colour: str, label: str) -> Markup:
