@@ -30,7 +30,11 @@ def page_of(timeline, verdict):
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
         diagnosis=Diagnosis(
-            [AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits", True)]
+            [
+                AnsweredQuestion(
+                    "cause", "What is the bottleneck?", "input-bound", "the device waits", True
+                )
+            ]
         ),
     )
 

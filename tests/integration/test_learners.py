@@ -499,7 +499,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
         return " ".join((done.stdout + done.stderr).split())
 
     assert "lab profile" in run("start", lab.slug, "work", "--device", "virtual")
-    shown = run("profile") + run("report", "--json")
+    shown = run("profile") + run("report") + run("report", "--json")
     assert not WORDS.search(shown), WORDS.search(shown)
     assert "lab diagnose" in run("check", status=2), "nothing is measured before a diagnosis"
     assert f"1 of {len(lab.spec.hints)} hints taken" in run("hint")

@@ -46,7 +46,7 @@ from bottleneck_lab.course.captures import (
 )
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError, WorkloadError
 from bottleneck_lab.report.console.counters import render_counters
-from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.console.summary import render_top
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
@@ -154,7 +154,8 @@ def command(
     check: _Check = "memcheck",
     json: Json = False,
 ) -> None:
-    """Capture the lab's workload, or any program after `--`, and show where the time went.
+    """Capture the lab's workload, or any program after `--`, and show where the time went; `lab
+    report` shows the rest.
 
     For a program, prints the profiler's own command line, so you can copy it and run it by hand.
     """
@@ -312,7 +313,7 @@ def _show(
         )
         return
     if summary:
-        render_summary(summary, console())
+        render_top(summary, f"lab report {shlex.quote(str(folder))}", console())
     elif tool == "ncu":
         _show_kernels(folder, captured.files)
     for remark in captured.notes:
@@ -371,7 +372,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         )
         return
     if summary:
-        render_summary(summary, console())
+        render_top(summary, "lab report", console())
     # The rest of `capture.json`: kernels, remarks, and how to repeat the capture by hand.
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":

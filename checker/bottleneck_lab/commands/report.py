@@ -318,13 +318,13 @@ def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:
     diagnosis = _diagnosis(workspace, analysed)
     if diagnosis is None:
         return
-    say("\nYour diagnosis", style="bold")
+    say("\nYour answers (`lab diagnose` shows the questions)", style="bold")
     if diagnosis.about:
         say(f" {diagnosis.about}", style="yellow", hang=1)
+    width = max(len(row.id) for row in diagnosis.answers)
     for row in diagnosis.answers:
-        say(f" {row.ask}", style="dim", hang=1)
         sentences = [f"You: {row.answer}", *filter(None, [row.evidence])]
-        say(f"   {'. '.join(sentences)}", hang=5)
+        say(f" {row.id:{width}}  {'. '.join(sentences)}", hang=width + 2)
 
 
 def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> None:
@@ -432,6 +432,7 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     capture = capture_figures(workspace, name, analysed)
     rows = [
         AnsweredQuestion(
+            question.id,
             question.ask,
             format_answer(question, answers[question.id]),
             f"{RESTS_ON} `{question.follows}`: correct that first"

@@ -29,7 +29,7 @@ from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import public_key_of
 from bottleneck_lab.grading.figures import figures_of
-from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.console.summary import render_top
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_remedies
 from bottleneck_lab.wording import counted
@@ -216,7 +216,8 @@ def _fetch_capture(
         print_json({"capture": str(folder), "files": sorted(files), "summary": summary})
         return
     if summary:
-        render_summary(summary, console())
+        rest = f"lab report {folder.relative_to(workspace.root)}"
+        render_top(summary, rest, console())
     note(f"The capture is in {folder}. It was made by the runner, on its machine.")
     say_next(f"lab report {folder.relative_to(workspace.root)} --html report.html")
 

@@ -93,6 +93,18 @@ _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
+def describe_rest(command: str, *, blind: bool, measures: bool) -> str:
+    """State what a command shows beyond the top of a summary, and when the rest of it appears."""
+    if measures:
+        return f"`{command}` shows the rest. {MEASURES}"
+    if not blind:
+        return f"`{command}` shows what is inside these parts, and the findings."
+    return (
+        f"`{command}` shows the rest of the evidence. Causes, findings and the largest possible"
+        " gain appear once you commit your diagnosis."
+    )
+
+
 def describe_emulation(*, modelled_host: bool) -> str:
     """State which times of a capture from an emulated accelerator are modelled."""
     if modelled_host:

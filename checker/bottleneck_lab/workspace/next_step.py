@@ -114,8 +114,8 @@ def next_here(
         return _after_pass(workspace, record, labs, progress)
     if not attempts and not has_looked(workspace, record):
         return _first_look(workspace)
-    if why := _why_diagnose(workspace, record, latest):
-        return NextStep("lab diagnose", why)
+    if step := _explain(workspace, record, latest):
+        return step
     if not attempts:
         return _before_first_check(workspace, latest)
     step = _after_check(workspace, attempts[-1].verdict, record, latest)
@@ -165,6 +165,16 @@ def has_looked(workspace: Workspace, record: Record) -> bool:
     return workspace.lab.spec.evidence == "run" and bool(ran)
 
 
+def _is_unread(workspace: Workspace, record: Record, latest: Path | None) -> bool:
+    """Return True if nothing is answered yet and nobody has read the report of the latest capture,
+    which is the evidence: after a capture, its top alone is shown.
+    """
+    answers = load_answers(workspace.root)
+    begun = record.commitments or any(map(is_given, answers.values()))
+    looked = latest is None or is_report_read(workspace, latest.name)
+    return workspace.lab.spec.evidence == "profile" and not begun and not looked
+
+
 def _first_look(workspace: Workspace) -> NextStep:
     lab = workspace.lab
     then = " Then run `lab diagnose`." if lab.spec.questions else ""
@@ -176,6 +186,14 @@ def _first_look(workspace: Workspace) -> NextStep:
     if lab.code_hash(workspace.root) == lab.code_hash(lab.path):
         return _edit(lab, "README.md says what it has to record. Then run `lab profile`.")
     return NextStep("lab profile", f"It runs your code and keeps what that records.{then}")
+
+
+def _explain(workspace: Workspace, record: Record, latest: Path | None) -> NextStep | None:
+    """Return the step to the answers of the lab's questions; None once they are given."""
+    why = _why_diagnose(workspace, record, latest)
+    if why and _is_unread(workspace, record, latest):
+        return NextStep("lab report", "It shows what was recorded. Then run `lab diagnose`.")
+    return NextStep("lab diagnose", why) if why else None
 
 
 def _why_diagnose(workspace: Workspace, record: Record, latest: Path | None) -> str:

@@ -134,7 +134,7 @@ def test_the_latest_capture_is_set_against_the_code_before_its_edit(tmp_path, mo
     assert "Before: 0002-torch" in shown
     assert "after: 0004-torch" in shown
     assert "the latest one from before its edit. `lab compare 1` starts from the first." in shown
-    assert "Next: lab diagnose" in shown
+    assert "Next: lab report" in shown
     named = CliRunner().invoke(app, ["compare", "1"]).output
     assert "Before: 0001-torch" in named
     assert "These are" not in named

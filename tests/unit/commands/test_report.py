@@ -204,11 +204,12 @@ def test_a_diagnosis_of_another_capture_says_of_which(workspace, tmp_path):
     shutil.copytree(workspace.captures / "0001-torch", later)
     about = "It is about capture 0001-torch; this report shows 0002-torch."
     shown = " ".join(CliRunner().invoke(app, ["report"]).output.split())
-    assert f"Your diagnosis {about}" in shown
+    assert f"Your answers (`lab diagnose` shows the questions) {about}" in shown
     page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
     assert "It is about capture 0001-torch" in page
     own = CliRunner().invoke(app, ["report", "1"]).output
-    assert "Your diagnosis" in own
+    assert "Your answers" in own
+    assert all(question.ask not in own for question in workspace.lab.spec.questions)
     assert "It is about capture" not in own
 
 

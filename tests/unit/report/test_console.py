@@ -41,7 +41,7 @@ from bottleneck_lab.report.comparison_words import (
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.selection import render_selection
-from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.console.summary import render_summary, render_top
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
 from bottleneck_lab.report.page.html import render_html
@@ -360,7 +360,7 @@ def test_lists_that_a_diagnosed_report_leaves_out_are_named_and_can_be_had(draw)
     summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
     short = draw(render_summary, summary)
     whole = draw(lambda *given: render_summary(*given, whole=True), summary)
-    assert "kernels, the longest gaps. `lab report --all` lists them" in " ".join(short.split())
+    assert "kernels, the longest gaps. With `--all` they are listed" in " ".join(short.split())
     assert "Left out" not in whole
     for title in ("Top kernels, by share", "The longest gaps (add"):
         assert title not in short
@@ -371,6 +371,24 @@ def test_lists_that_a_diagnosed_report_leaves_out_are_named_and_can_be_had(draw)
 def test_comparison(draw, golden):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")
+
+
+@pytest.mark.parametrize("name", ["launch", "input"])
+def test_the_top_of_a_summary_is_its_beginning_and_names_the_rest(draw, name):
+    """As after a capture: short, and as blind as the report itself."""
+    summary = summarise(load(CAPTURES / f"synthetic-{name}.json.gz"))
+    blind = evidence_only(summary)
+    for each in (summary, blind):
+        top, whole = draw(render_top, each, "lab report 3"), draw(render_summary, each)
+        *shown, closing = top.replace("Where did", "1  Where did").split("\n\n")
+        if each is blind:
+            shown = top.split("\n\n")[:-1]
+        assert whole.startswith("\n\n".join(shown))
+        assert "`lab report 3` shows" in closing
+        assert len(top.splitlines()) < 25 < len(whole.splitlines())
+    assert f"Costliest finding: {summary.findings[0].title}" in draw(render_top, summary, "x")
+    assert summary.findings[0].title not in draw(render_top, blind, "x")
+    assert "once you commit" in draw(render_top, blind, "x")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

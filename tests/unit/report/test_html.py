@@ -58,6 +58,7 @@ def whole(timeline, verdict):
         diagnosis=Diagnosis(
             [
                 AnsweredQuestion(
+                    "cause",
                     "What is the bottleneck?",
                     "input-bound",
                     "the device waits for 50% of the time",

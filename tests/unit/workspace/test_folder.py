@@ -638,6 +638,8 @@ class TestNextStep:
     def test_look_explain_change_check_go_on(self, workspace):
         assert self.next(workspace) == "lab profile"
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text("{}"))
+        assert self.next(workspace) == "lab report"  # of a capture, `lab profile` shows the top
+        note_report(workspace, "0001-torch")
         assert self.next(workspace) == "lab diagnose"
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)

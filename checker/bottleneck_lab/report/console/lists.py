@@ -89,8 +89,10 @@ def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
     sheet.line(f"{transfer} of it is transfer.", indent=3)
 
 
-def print_memory(sheet: Sheet, summary: Summary) -> None:
-    """Print how much each device held over the capture, where allocations were recorded."""
+def print_memory(sheet: Sheet, summary: Summary, *, holders: bool = True) -> None:
+    """Print how much each device held over the capture, where allocations were recorded; with the
+    `holders`, also the lines that allocated it.
+    """
     if summary.memory:
         sheet.heading("Memory held over time")
     name_width = 22 if len(summary.ranks) > 1 else 10
@@ -120,7 +122,7 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
         sheet.line(level, indent=2)
         if freed_late:
             sheet.line(freed_late, indent=2)
-        if use.holders:
+        if holders and use.holders:
             print_holders(
                 sheet,
                 f"Lines that allocated the memory held, in this capture: {where}",

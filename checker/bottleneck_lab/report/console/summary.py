@@ -58,7 +58,8 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     _print_title(sheet, summary)
     if summary.of_memory:
         print_memory(sheet, summary)
-    _print_parts(sheet, summary, parts)
+    # Without causes there is no second part.
+    _print_parts(sheet, summary, parts, number="" if summary.blind else "1  ")
     _print_strips(sheet, summary)
     if summary.blind:
         _print_evidence(sheet, summary)
@@ -90,11 +91,25 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     if left_out and not whole and not summary.blind:
         sheet.blank()
         sheet.line(
-            f"Left out here: {', '.join(left_out)}. `lab report --all` lists them, and the"
-            " page of `lab report --html` has everything.",
+            f"Left out here: {', '.join(left_out)}. With `--all` they are listed, and the page of"
+            " `--html` has everything.",
             indent=1,
             style="dim",
         )
+
+
+def render_top(summary: Summary, rest: str, console: Console) -> None:
+    """Print the top of a summary: what was captured and where its time went. `rest` is the command
+    that prints the whole.
+    """
+    sheet = Sheet(console)
+    _print_title(sheet, summary)
+    if summary.of_memory:
+        print_memory(sheet, summary, holders=False)
+    _print_parts(sheet, summary, wall_parts(summary.devices), number="")
+    _print_strips(sheet, summary)
+    sheet.blank()
+    sheet.line(words.describe_rest(rest, blind=summary.blind, measures=summary.measures), indent=1)
 
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:
@@ -134,14 +149,12 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         )
 
 
-def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
+def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part], *, number: str) -> None:
     many = len(summary.devices) > 1
     where = ""
     if many:  # a part's time is summed over them, and would seem to be more than all there is
         whole = words.format_duration(sum(use.wall_ns for use in summary.devices))
         where = f" on {len(summary.devices)} devices, {whole} together"
-    # Without causes there is no second part.
-    number = "" if summary.blind else "1  "
     sheet.heading(f"{number}Where did the wall time go{where}?")
     for part in parts:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))

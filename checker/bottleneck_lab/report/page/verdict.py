@@ -28,6 +28,7 @@ class AnsweredQuestion:
     `holds` is None if the answer is not compared with anything.
     """
 
+    id: str
     ask: str
     answer: str
     evidence: str = ""
