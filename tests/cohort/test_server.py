@@ -10,16 +10,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.catalog import QuestionSpec, load_labs
 from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
 from bottleneck_lab.cohort.server.app import ROUTERS
 from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared, runner_token
-from bottleneck_lab.cohort.server.state import figure, prose
+from bottleneck_lab.cohort.server.state import _templates, figure, holding, prose
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.grading.verdict import CriterionResult
 
 from ..processes import PATIENCE_S
 from .conftest import opened_room
@@ -147,6 +149,22 @@ def test_commands_in_sentences_are_code_and_what_is_quoted_stays_text():
     assert prose("Run `lab data`, not <b>`x<y`</b>.") == (
         "Run <code>lab data</code>, not &lt;b&gt;<code>x&lt;y</code>&lt;/b&gt;."
     )
+
+
+def test_what_was_not_reached_is_called_not_measured():
+    reached = CriterionResult("a", "target", None, "A step: undecided, 2–4x.")
+    assert holding(reached) == "undecided"
+    assert holding(replace(reached, sentence="A: not measured, since B.")) == "not measured"
+    assert holding(replace(reached, holds=True)) == "✓ yes"
+
+
+def test_a_form_states_the_rule_for_a_stretch_before_it_is_answered():
+    templates = _templates()
+    templates.filters["moment"] = str
+    fields = templates.get_template("parts.html").module.questions_fields
+    where = QuestionSpec("where", "interval", "Where?", shows="idle_share", least=0.8)
+    assert "A stretch is 0.2% to 10% of the capture long" in fields([where], {}, lambda _: [])
+    assert "A stretch" not in fields([replace(where, shows=None)], {}, lambda _: [])
 
 
 def test_a_learner_sees_nothing_of_others(served):

@@ -24,6 +24,9 @@ from bottleneck_lab.workspace.commitments import hides_causes, load_record
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
 
+COUNTS = "your first diagnosis, the one that counts"
+"""The reason to look at answers once more before they are committed."""
+
 
 def show_question(question: QuestionSpec) -> None:
     """Print a question under its name, how its answer is measured, and its choices."""
@@ -91,9 +94,7 @@ def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
     except UsageError:
         return  # what follows refuses them, in its own order
     if json or not sys.stdin.isatty():
-        note(
-            "This commits the answers in diagnosis.toml: your first diagnosis, the one that counts."
-        )
+        note(f"This commits the answers in diagnosis.toml: {COUNTS}.")
     elif not typer.confirm(
         "Your diagnosis is not committed yet. Commit it now? Your first is the one that counts.",
         default=True,

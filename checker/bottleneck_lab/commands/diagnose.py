@@ -12,12 +12,17 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.asking import ask_question, confirm
+from bottleneck_lab.commands.asking import COUNTS, ask_question, confirm
 from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Answers, Json, Yes, here, note, print_json, say, say_next
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
-from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers, where_to_look
+from bottleneck_lab.course.diagnosing import (
+    commit_answers,
+    misplaced_answers,
+    require_committable,
+    where_to_look,
+)
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import (
     describe_choices,
@@ -77,10 +82,10 @@ def command(
     """Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.
 
     Answers are saved in diagnosis.toml, which you can also edit. Once every question is answered,
-    the diagnosis is committed: from then on, reports show causes, findings and ceilings, with your
-    figures next to the tool's. Open questions are no error: the exit code is 0, and only a refused
-    answer's is 2. Only the first diagnosis counts, for the cause, for its
-    evidence and for the prediction; later ones are corrections.
+    the diagnosis is committed, at a terminal after a question. From then on, reports show causes,
+    findings and ceilings, with your figures next to the tool's. Only the first diagnosis counts,
+    for the cause, for its evidence and for the prediction; later ones are corrections. Open
+    questions are no error: the exit code is 0, and only a refused answer's is 2.
     """
     workspace = here()
     if sibling:
@@ -102,11 +107,15 @@ def command(
             given = ask_question(question, known, partial(_misplaced, workspace), seen)
             save_answers(workspace, {question.id: given})
     record, committed = load_record(workspace), False
+    corrections = {} if json or wrong else _show_answers(workspace, record)
     # Answers that were drafted, or written by hand, are committed by the bare command too.
     if (answer or not json) and not wrong and not draft:
-        record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
-    if json or not wrong:
-        _report(workspace, record, committed=committed, json=json)
+        asks = sys.stdin.isatty() and not json and not yes
+        record, committed = _commit_if_whole(workspace, record, asks=asks)
+    if json:
+        _print_answers(workspace, record)
+    elif questions and not wrong:
+        _conclude(workspace, record, list(corrections), committed=committed)
     if wrong:
         raise UsageError(
             "\n".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
@@ -133,10 +142,9 @@ def _misplaced(workspace: Workspace, question: QuestionSpec, answer: Answer) -> 
     return misplaced_answers(workspace, [question], {question.id: answer}).get(question.id)
 
 
-def _commit_if_whole(
-    workspace: Workspace, record: Record, *, at_terminal: bool
-) -> tuple[Record, bool]:
-    """Commit the answers if they are complete and the learner at the terminal agrees.
+def _commit_if_whole(workspace: Workspace, record: Record, *, asks: bool) -> tuple[Record, bool]:
+    """Commit the answers if they are complete: the first ones, which count, after a question if
+    `asks`, else with a remark.
 
     Returns the record, and True if they are committed now and were not before.
     """
@@ -144,9 +152,14 @@ def _commit_if_whole(
     if not questions or form_problems(questions, answers):
         return record, False
     _warn_of_edited_code(workspace, questions)
-    asks = at_terminal and hides_causes(workspace.lab, record)
-    if asks and not typer.confirm("\nCommit this diagnosis?", default=True):
-        return record, False
+    if hides_causes(workspace.lab, record):
+        require_committable(workspace, record)
+        capture = evidence_capture(workspace) if needs_capture(questions) else None
+        about = f", compared with capture {capture.name}" if capture else ""
+        if not asks:
+            note(f"These answers are committed now{about}: {COUNTS}.")
+        elif not typer.confirm(f"\nCommit these answers{about}? It is {COUNTS}.", default=True):
+            return record, False
     now = commit_answers(workspace, record)
     return now, len(now.commitments) > len(record.commitments)
 
@@ -188,26 +201,31 @@ def _reveal(workspace: Workspace, *, yes: bool) -> None:
         say_next(f"lab {workspace.lab.spec.evidence}")
 
 
-def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
-    """Print the answers and what to do with them."""
+def _print_answers(workspace: Workspace, record: Record) -> None:
+    """Print the answers as JSON."""
+    answers = load_answers(workspace.root)
+    wrong = form_problems(questions_of(workspace.lab, record), answers)
+    rows = [
+        {
+            "id": question.id,
+            "ask": question.ask,
+            "answer": answers.get(question.id),
+            "choices": question.choices,
+            "problem": wrong.get(question.id),
+        }
+        for question in workspace.lab.spec.questions
+    ]
+    print_json({"questions": rows, "commitments": record.commitments})
+
+
+def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
+    """Print the questions with their answers. Returns those that the last check found wrong, with
+    its sentences.
+    """
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     wrong = form_problems(questions_of(workspace.lab, record), answers)
-    if json:
-        rows = [
-            {
-                "id": question.id,
-                "ask": question.ask,
-                "answer": answers.get(question.id),
-                "choices": question.choices,
-                "problem": wrong.get(question.id),
-            }
-            for question in questions
-        ]
-        print_json({"questions": rows, "commitments": record.commitments})
-        return
     if not questions:
         say("This lab asks no questions.")
-        return
     corrections = _found_wrong(workspace)
     for question in questions:
         _show(workspace, question, answers.get(question.id), wrong.get(question.id))
@@ -215,7 +233,7 @@ def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool
             say(f"    ✗ {corrections[question.id]}", style="red")
         if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
             say(f"    {remark}", style="yellow")
-    _conclude(workspace, record, list(wrong), list(corrections), committed=committed)
+    return corrections
 
 
 def _found_wrong(workspace: Workspace) -> dict[str, str]:
@@ -278,14 +296,11 @@ _CORRECTS = (
 
 
 def _conclude(
-    workspace: Workspace,
-    record: Record,
-    missing: list[str],
-    incorrect: list[str],
-    *,
-    committed: bool,
+    workspace: Workspace, record: Record, incorrect: list[str], *, committed: bool
 ) -> None:
     """Print what became of the answers, and the next command."""
+    answers = load_answers(workspace.root)
+    missing = list(form_problems(questions_of(workspace.lab, record), answers))
     if missing:
         saved = ""
         if len(missing) < len(workspace.lab.spec.questions):
@@ -298,7 +313,6 @@ def _conclude(
         else:
             say_next("lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}")
     elif not committed:
-        answers = load_answers(workspace.root)
         if incorrect:
             say(f"\n{where_to_look(workspace, record)}")
             say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")

@@ -20,6 +20,7 @@ from bottleneck_lab.grading.calibration import (
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import (
     asks_for_cause,
+    describe_open_gain,
     describe_standing,
     format_measured,
     headline,
@@ -214,7 +215,7 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
                 parts.append(f"{label} {format_measured(each)}")
         if verdict.prediction:
             measured = verdict.prediction.measured
-            gain = f"measured {measured:.2f}x" if measured else "not measured"
+            gain = f"measured {measured:.2f}x" if measured else describe_open_gain(verdict)
             parts.append(f"gain predicted {verdict.prediction.predicted:.2f}x, {gain}")
         parts.append(
             describe_standing(

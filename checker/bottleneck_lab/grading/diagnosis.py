@@ -338,25 +338,30 @@ def describe_reading(
         return (
             "The tool: with the costliest finding gone and the work as it is, it would be about"
             f" {seen.figures['largest_gain_ratio']:.2f}x as fast. A fix that saves work, too, can"
-            f" gain more.{_other_ceilings(questions, answers)}"
+            f" gain more.{_other_ceilings(questions, answers, seen)}"
         )
     return ""
 
 
-def _other_ceilings(questions: Sequence[QuestionSpec], answers: Mapping[str, Any]) -> str:
-    """Return what the other answers come to as ceilings, and how these differ from the finding's:
-    the named cause alone, and all but the computation gone. Empty where neither was asked for.
+def _other_ceilings(
+    questions: Sequence[QuestionSpec], answers: Mapping[str, Any], seen: CaptureFigures
+) -> str:
+    """Return what the learner's shares come to as ceilings, and how these differ from the
+    finding's: the named cause alone, and all but the computation gone. Empty where neither was
+    asked for. A share that is wrong is left out: its ceiling would stand beside the tool's.
     """
     bounds = []
     for question in questions:
         answer = answers.get(question.id)
         if not isinstance(answer, int | float) or question.type != "share":
             continue
+        if _figure_problem(question, float(answer), seen):
+            continue
         if any(each.ceiling_of == question.id for each in questions):
             bounds.append(f"without your cause alone {ceiling(float(answer)):.2f}x")
         elif question.from_capture == "compute_share" and answer > 0:
             bounds.append(f"with nothing but computation {1 / answer:.2f}x")
-    return f" By your other answers: {', '.join(bounds)}." if bounds else ""
+    return f" By the shares that you gave: {', '.join(bounds)}." if bounds else ""
 
 
 def _right_answer(question: QuestionSpec, answer: Any, seen: CaptureFigures | None) -> str:

@@ -23,6 +23,12 @@ FINDING_OF = {
 }
 """The finding that shows a cause, if it has a different name from the cause."""
 
+_NAMED_BY = {
+    "communication-bound": "exposed_communication_ns",
+    "copy-bound": "exposed_copy_ns",
+}
+"""The part of the wall time that has a cause's own name in a report without causes."""
+
 LEAST_GAIN = 1.1
 
 QUESTIONS = [
@@ -117,5 +123,14 @@ def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
         return (
             f"its capture shows no gain worth predicting from `{spec.gain_from}`"
             f" ({true_gain(spec, summary):.2f}x)."
+        )
+    parts = {
+        name: sum(getattr(use, name) for use in summary.devices)
+        for name in ("compute_ns", "idle_ns", *_NAMED_BY.values())
+    }
+    if max(parts, key=lambda name: parts[name]) == _NAMED_BY.get(spec.cause):
+        return (
+            f"most of its time is that of {spec.cause.removesuffix('-bound')} alone, so the first"
+            " bar of its report names the cause."
         )
     return ""

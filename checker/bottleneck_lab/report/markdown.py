@@ -49,12 +49,13 @@ def _criteria_table(criteria: list[CriterionResult]) -> str:
     rows = ["| | criterion | measured | wanted | interval |", "| --- | --- | --- | --- | --- |"]
     for criterion in criteria:
         cells = [
-            criterion.sentence,
+            f"{criterion.sentence} {words.describe_doubt(criterion)}".strip(),
             words.format_measured(criterion),
             words.format_target(criterion),
             words.format_interval(criterion),
         ]
-        rows.append(f"| {_MARKS[criterion.holds]} | {' | '.join(map(_plain, cells))} |")
+        mark = "–" if words.unmeasured_because(criterion) else _MARKS[criterion.holds]
+        rows.append(f"| {mark} | {' | '.join(map(_plain, cells))} |")
     return "\n".join(rows)
 
 

@@ -350,6 +350,27 @@ def format_target(criterion: CriterionResult) -> str:
     return f"{words} {format_limit(criterion.target, criterion.unit)}"
 
 
+def unmeasured_because(criterion: CriterionResult) -> str:
+    """Return why a criterion was not reached, as a clause such as `because the check ended`; empty
+    for one that was measured.
+    """
+    reason = re.search(_UNMEASURED, criterion.sentence)
+    return reason[1] if reason and criterion.holds is None else ""
+
+
+_UNMEASURED = re.compile(rf"(?:{UNMEASURED}|: not checked, )(.+?)\.?$")
+
+
+def describe_doubt(criterion: CriterionResult) -> str:
+    """State why a measured criterion is open, where its own sentence does not: its target lies
+    between its bounds. Empty otherwise.
+    """
+    low, high, target = criterion.low, criterion.high, criterion.target
+    if criterion.holds is not None or low is None or high is None or target is None:
+        return ""
+    return "The target lies in that range, so this is undecided." if low < target <= high else ""
+
+
 def format_interval(criterion: CriterionResult) -> str:
     """Return the interval and the number of samples behind it; empty if nothing was sampled. An
     open end is stated as such.
@@ -430,8 +451,10 @@ def describe_prediction(verdict: Verdict) -> str:
         prediction += f" first (corrected: {verdict.prediction.corrected:.2f}x)"
     if measured is None:
         # Work that passed was measured; the factor that it needed is known from other checks only.
-        words = "was not" if verdict.outcome is not Outcome.INCONCLUSIVE else "could not be"
-        return f"{prediction}." if passed else f"{prediction}; the gain {words} measured."
+        gain = f"the gain was {describe_open_gain(verdict)}"
+        if reason := _undecided_because(verdict):
+            gain += f"{',' * (not gain.endswith('undecided'))} because {reason}"
+        return f"{prediction}." if passed else f"{prediction}; {gain}."
     near = describe_factor(predicted / measured if measured > 0 else math.inf)
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
@@ -441,6 +464,31 @@ def describe_prediction(verdict: Verdict) -> str:
     if passed:
         return f"{prediction} and measured {measured:.2f}x: {near}."
     return f"{prediction}; this attempt ran {measured:.2f}x as fast."
+
+
+def describe_open_gain(verdict: Verdict) -> str:
+    """Return what is known of a gain that has no figure: the bounds of the criterion that is about
+    the speed over the shipped code's, where it stayed open.
+    """
+    lab = recorded_lab(verdict.lab)
+    device = lab.spec.devices.get(verdict.device) if lab else None
+    gains = [each.id for each in device.criteria if each.shipped == 1] if device else []
+    for each in verdict.criteria:
+        low, high = each.low, each.high
+        if each.id in gains and each.holds is None and low is not None and high is not None:
+            return f"between {low:.2f}x and {high:.2f}x, undecided"
+    return "not measured"
+
+
+def _undecided_because(verdict: Verdict) -> str:
+    """Return why a check could not decide: the end of its summary, as a clause."""
+    summary = verdict.summary
+    for each in verdict.criteria:
+        summary = summary.replace(each.sentence, "")
+    last = re.split(r"(?<=\.) ", summary.strip())[-1].rstrip(".")
+    if verdict.outcome is not Outcome.INCONCLUSIVE:
+        return ""
+    return last[:1].lower() + last[1:]
 
 
 def _describe_peaks(measurement: Mapping[str, Any]) -> str:
@@ -600,7 +648,7 @@ def headline(verdict: Verdict) -> str:
     if missed and verdict.reason == REASONS["mechanism"]:
         return f"a limit is missed: {', '.join(missed)}"
     unreached = any(
-        each.kind == "correctness" and UNMEASURED in each.sentence for each in verdict.criteria
+        each.kind == "correctness" and unmeasured_because(each) for each in verdict.criteria
     )
     if unreached and verdict.reason == REASONS["target"]:
         return "too slow to be judged"

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import asking
+from bottleneck_lab.commands import diagnose as diagnosing
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.course.captures import compared_with
 from bottleneck_lab.course.checking import with_comparison
@@ -106,6 +108,34 @@ def test_what_is_committed_already_is_said_so(workspace):
     again = diagnose().output
     assert "not committed" not in again
     assert "These answers are committed already. `lab check` says whether" in again
+
+
+def test_a_first_diagnosis_is_shown_and_confirmed_before_it_is_committed(workspace, monkeypatch):
+    questions: list[str] = []
+    monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(diagnosing.typer, "confirm", lambda text, **_: questions.append(text))
+    shown: list[str] = []
+    monkeypatch.setattr(diagnosing, "say", lambda text, *_, **__: shown.append(text))
+    diagnosing.command([*ANSWERS])
+    (question,) = questions
+    assert "compared with capture 0001-torch" in question
+    assert "your first diagnosis, the one that counts" in question
+    assert any("where: 10-20 ms" in line for line in shown)
+    assert not load_record(workspace).commitments, "the answer was no"
+    assert load_answers(workspace.root)["where"] == "10-20 ms"
+    diagnosing.command([*ANSWERS], yes=True)
+    assert len(load_record(workspace).commitments) == 1
+    diagnosing.command(["evidence=0.5"])
+    assert len(load_record(workspace).commitments) == 2
+    assert len(questions) == 1, "neither --yes nor a correction asks"
+
+
+def test_a_script_reads_that_it_commits(workspace, monkeypatch):
+    notes: list[str] = []
+    monkeypatch.setattr(diagnosing, "note", notes.append)
+    diagnose(*ANSWERS)
+    (note,) = notes
+    assert note.startswith("These answers are committed now, compared with capture 0001-torch:")
 
 
 def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):

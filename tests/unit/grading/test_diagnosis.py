@@ -445,10 +445,15 @@ def test_a_prediction_is_joined_with_the_ceilings_of_the_other_answers():
     best = QuestionSpec("best", "share", "?", from_capture="compute_share")
     gain = QuestionSpec("gain", "ratio", "?", predicts_gain=True, ceiling_of="evidence")
     answers = {"evidence": 0.338, "best": 0.472, "gain": 1.95}
-    figures = CaptureFigures({"largest_gain_ratio": 1.86}, 1_000, lambda _: {})
-    reading = describe_reading(gain, answers, figures, [evidence, best, gain])
+    shown = {"largest_gain_ratio": 1.86, "largest_message_share": 0.34, "compute_share": 0.47}
+    figures = CaptureFigures(shown, 1_000, lambda _: {})
+    questions = [evidence, best, gain]
+    reading = describe_reading(gain, answers, figures, questions)
     assert "about 1.86x as fast" in reading
     assert reading.endswith(
-        "By your other answers: without your cause alone 1.51x, with nothing but computation 2.12x."
+        "By the shares that you gave: without your cause alone 1.51x, with nothing but computation"
+        " 2.12x."
     )
-    assert "other answers" not in describe_reading(gain, answers, figures)
+    assert "you gave" not in describe_reading(gain, answers, figures)
+    wrong = describe_reading(gain, {**answers, "evidence": 0.854}, figures, questions)
+    assert wrong.endswith("you gave: with nothing but computation 2.12x."), "6.85x is nobody's"

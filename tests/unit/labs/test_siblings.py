@@ -100,6 +100,11 @@ def test_what_an_author_says_otherwise_is_told(summary_of):
     assert "not copy-bound" in misdescribed(other, summary_of(lab, spec, 3))
     without = msgspec.structs.replace(spec, gain_from="exposed_communication_share")
     assert "no gain worth predicting" in misdescribed(without, summary_of(lab, spec, 3))
+    library = find_case("law-library")
+    told = SiblingSpec(library.name, library.story, library.cause, case=library.name)
+    assert "first bar of its report" in misdescribed(
+        msgspec.structs.replace(told, gain=library.gain), summary_of(lab, told, 3)
+    )
     nameless = msgspec.structs.replace(spec, program="nobody")
     (said,) = sibling_problems(load_labs()["idle-gpu"], nameless)
     assert "makes no capture of 'nobody'" in said

@@ -9,6 +9,7 @@ import pytest
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.commands.solution import COMMENT
 from bottleneck_lab.grading.answers import _MEANINGS as MEANINGS
+from bottleneck_lab.grading.diagnosis import stretch_rule
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 LABS = list(load_labs().values())
@@ -30,6 +31,20 @@ def test_the_file_for_the_answers_asks_what_the_lab_asks(lab):
         assert f"# {question.ask}\n" in text, question.id
         assert not question.measure or f"#   {question.measure}\n" in text, question.id
         assert all(choice in text for choice in question.choices), question.id
+        rule = f"#   {stretch_rule(question, None)}\n"
+        assert not question.shows or rule in text, question.id
+
+
+HELP_WORDS, HELP_SENTENCES = 65, 4
+"""A learner reads the help of every question before answering one."""
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_the_help_of_a_question_is_short(lab):
+    for question in lab.spec.questions:
+        sentences = re.findall(r"[.?](?:\s|$)", question.measure)
+        assert len(question.measure.split()) <= HELP_WORDS, question.id
+        assert len(sentences) <= (HELP_SENTENCES if question.type == "choice" else 2), question.id
 
 
 NOT_INSTALLED = re.compile(

@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Standing
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
+from bottleneck_lab.report.markdown import render_verdict
 from bottleneck_lab.report.page import charts, steps_chart
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
+from bottleneck_lab.report.page.verdict import verdict_section
 
 from . import made_up, made_up_capture
 
@@ -141,13 +143,51 @@ def test_a_verdict_signed_before_predictions_named_their_quantity_still_has_the_
     assert msgspec.json.encode(Prediction(2.0, 1.5)) == b'{"predicted":2.0,"measured":1.5}'
 
 
-def test_a_gain_that_stayed_open_could_not_be_measured():
+BUSY = "Other programs kept 1.3 of 2 cores busy meanwhile."
+
+
+def test_a_gain_without_a_figure_says_why():
     verdict = msgspec.structs.replace(
-        made_up.slow(), outcome=Outcome.INCONCLUSIVE, prediction=Prediction(1.9, None)
+        made_up.undecided(), prediction=Prediction(1.9, None), summary=f"Too noisy. {BUSY}"
     )
     assert words.describe_prediction(verdict) == (
-        "You predicted 1.90x; the gain could not be measured."
+        "You predicted 1.90x; the gain was not measured, because other programs kept 1.3 of 2"
+        " cores busy meanwhile."
     )
+
+
+def test_a_gain_that_stayed_open_stands_with_its_bounds():
+    step = CriterionResult(
+        "step-speedup", "target", None, "A step: undecided.", 2.3, 1.6, 3.18, 3.0, unit="x"
+    )
+    verdict = msgspec.structs.replace(
+        made_up.undecided(),
+        lab="stuttering-tagger",
+        device="virtual",
+        summary=f"{step.sentence} {BUSY}",
+        criteria=[step],
+        prediction=Prediction(1.9, None),
+    )
+    assert words.describe_prediction(verdict) == (
+        "You predicted 1.90x; the gain was between 1.60x and 3.18x, undecided because other"
+        " programs kept 1.3 of 2 cores busy meanwhile."
+    )
+    assert words.describe_doubt(step) == "The target lies in that range, so this is undecided."
+    sided = msgspec.structs.replace(step, low=3.1)
+    assert not words.describe_doubt(sided), "its own sentence says why"
+    of_another = msgspec.structs.replace(verdict, lab="ddp-scaling")
+    assert words.describe_open_gain(of_another) == "not measured", "no ratio to the shipped code"
+
+
+@pytest.mark.parametrize(
+    "reason", ["not measured, because the check ended", "not checked, because nothing was there"]
+)
+def test_what_was_not_reached_is_no_doubt(reason):
+    each = CriterionResult("a", "target", None, f"A step is fast: {reason}.")
+    assert reason.endswith(words.unmeasured_because(each))
+    verdict = msgspec.structs.replace(made_up.slow(), criteria=[each])
+    assert "| – | A step" in render_verdict(verdict)
+    assert 'aria-label="not measured"' in verdict_section(verdict)
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():

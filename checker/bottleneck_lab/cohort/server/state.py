@@ -25,6 +25,9 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.grading.diagnosis import stretch_rule
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.report.words import describe_doubt, describe_open_gain, unmeasured_because
 from bottleneck_lab.wording import counted, spell_duration
 
 if TYPE_CHECKING:
@@ -133,6 +136,10 @@ def _templates() -> Environment:
         counted=counted,
         duration=spell_duration,
         points=points,
+        holding=holding,
+        doubt=describe_doubt,
+        open_gain=describe_open_gain,
+        stretch_rule=stretch_rule,
     )
     return environment
 
@@ -154,6 +161,13 @@ def prose(text: object) -> Markup:
 def points(value: float) -> str:
     """Format points, with the hundredths that `to_points` leaves only where there are any."""
     return f"{value:.2f}".removesuffix("0")
+
+
+def holding(criterion: CriterionResult) -> str:
+    """Return in a word or two how a criterion stands."""
+    if unmeasured_because(criterion):
+        return "not measured"
+    return {True: "✓ yes", False: "✗ no", None: "undecided"}[criterion.holds]
 
 
 def figure(value: float | None, unit: str = "") -> str:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.catalog import criterion_label, current_name
-from bottleneck_lab.grading.criteria import UNMEASURED
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
@@ -48,11 +47,11 @@ def render_verdict(
         sheet.line(summary.strip(), indent=1)
         if verdict.criteria:
             sheet.blank()
-    reached = [each for each in verdict.criteria if UNMEASURED not in each.sentence]
+    reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
     for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, verdict, criterion)
     _print_unmeasured(sheet, verdict)
-    if any(criterion.holds is None for criterion in reached):
+    if any(each.holds is None and not words.describe_doubt(each) for each in reached):
         sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [
@@ -107,7 +106,8 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
             lead_style=f"bold {style}",
         )
         return
-    sheet.line(criterion.sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
+    sentence = f"{criterion.sentence} {words.describe_doubt(criterion)}".strip()
+    sheet.line(sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
     if gauge:
         width = max(12, min(36, sheet.width - 40))
@@ -122,12 +122,11 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
     """Print the names of what was not measured, in one line a reason."""
     labels: dict[str, list[str]] = {}
     for each in verdict.criteria:
-        _, unmeasured, why = each.sentence.rpartition(UNMEASURED)
-        if unmeasured:
+        if why := words.unmeasured_because(each):
             label = criterion_label(verdict.lab, verdict.device, each.id)
             # An earlier check may have graded the answers: the standing below says so.
             state = "Not graded this time" if each.kind == "diagnosis" else "Not measured"
-            labels.setdefault(f"{state}, {why.rstrip('.')}", []).append(label)
+            labels.setdefault(f"{state}, {why}", []).append(label)
     for reason, names in labels.items():
         sheet.line(f"{reason}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
 

@@ -50,15 +50,15 @@ def criterion_bar(criterion: CriterionResult) -> Markup | None:
     )
 
 
-def gain_bars(predicted: float, measured: float | None) -> Markup:
-    """Draw the predicted gain, in speed or in memory, above the measured one, on one scale."""
+def gain_bars(predicted: float, measured: float | None, without: str) -> Markup:
+    """Draw the predicted gain, in speed or in memory, above the measured one, on one scale.
+    `without` stands in place of a figure.
+    """
     end = max(predicted, measured or 0.0, 1.0) * 1.15
     rows = []
     for row, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
         y, width = row * 30, 0.6 * (gain or 0.0) / end
-        figure = "not measured"
-        if gain is not None:
-            figure = f"{gain:.2f}x"
+        figure = without if gain is None else f"{gain:.2f}x"
         rows += [
             text(name, (0, y + 16), style="soft"),
             box(0.24, y + 3, width, 18, "fill-value"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bottleneck_lab.analysis.plateau import Plateau
+from bottleneck_lab.analysis.plateau import Plateau, Point
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page.shapes import box, chart, text
 from bottleneck_lab.report.page.verdict import section
@@ -47,7 +47,7 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
         ),
         lead=(
             f"The server under load from {plateau.clients} concurrent clients, one maximum batch"
-            f" size after another. {plateau.doubt}".rstrip()
+            f" size after another. {_unanswered(points)}{plateau.doubt}".rstrip()
         ),
     )
 
@@ -67,6 +67,16 @@ def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
             text(str(size), (middle, bottom + 15), "middle", "soft"),
         ]
     return chart(spoken, bottom + _BELOW, drawn)
+
+
+def _unanswered(points: Sequence[Point]) -> str:
+    """Explain a latency that is none, where there is one."""
+    if all(each.p99_s is not None for each in points):
+        return ""
+    return (
+        "A latency of none means that the server never kept up: too few requests were answered"
+        " while it was loaded. "
+    )
 
 
 def _ms(seconds: float | None) -> str:

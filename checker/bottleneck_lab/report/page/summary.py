@@ -35,8 +35,8 @@ _SEEN = 0.001
 
 
 def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
-    """Render wall time by cause: in figures, as one bar, for every device, and by the ranges that
-    the program marked.
+    """Render wall time by activity: in figures, as one bar, for every device, and by the ranges
+    that the program marked.
     """
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
@@ -76,7 +76,7 @@ def _wall_time(summary: Summary) -> Markup:
     """Return the parts of the wall time, as one bar and as a table."""
     parts = wall_parts(summary.devices)
     bar = charts.stacked_bar(
-        [(part.label, part.colour, part.share) for part in parts], label="Wall time by cause"
+        [(part.label, part.colour, part.share) for part in parts], label="Wall time by activity"
     )
     rows = [
         [
@@ -136,7 +136,7 @@ def _device_bars(summary: Summary) -> Markup:
     for _, alike in group_alike(rows):
         label = label_devices([use for use, _ in alike], summary)
         drawn = [(part.label, part.colour, part.share) for part in alike[0][1]]
-        spoken = f"Wall time of {label} by cause"
+        spoken = f"Wall time of {label} by activity"
         name = tag("p", label, class_="soft")
         bars.append(tag("div", name, charts.stacked_bar(drawn, label=spoken)))
     return tag("div", tag("h3", "Each device"), bars)

@@ -19,6 +19,7 @@ MARKS = {
     False: ("✗", "FAIL", "does not hold"),
     None: ("?", "INCONCLUSIVE", "undecided"),
 }
+UNREACHED = ("–", "soft", "not measured")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def verdict_section(verdict: Verdict) -> Section:
     notes = _list("Worth knowing", verdict.notes)
     drawn = []
     for each in verdict.criteria:
-        sign, style, spoken = MARKS[each.holds]
+        sign, style, spoken = UNREACHED if words.unmeasured_because(each) else MARKS[each.holds]
         mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
         figures = [criterion_label(verdict.lab, verdict.device, each.id), each.kind]
         if each.value is not None:
@@ -81,7 +82,7 @@ def verdict_section(verdict: Verdict) -> Section:
         drawn.append(
             tag(
                 "div",
-                tag("p", mark, each.sentence),
+                tag("p", mark, f"{each.sentence} {words.describe_doubt(each)}".strip()),
                 charts.criterion_bar(each),
                 line,
                 class_="criterion",
@@ -107,7 +108,11 @@ def prediction_section(verdict: Verdict) -> Section | None:
     """Render the predicted beside the measured gain."""
     if verdict.prediction is None:
         return None
-    bars = charts.gain_bars(verdict.prediction.predicted, verdict.prediction.measured)
+    bars = charts.gain_bars(
+        verdict.prediction.predicted,
+        verdict.prediction.measured,
+        words.describe_open_gain(verdict),
+    )
     return section(
         "prediction", "Predicted and measured", bars, lead=words.describe_prediction(verdict)
     )
