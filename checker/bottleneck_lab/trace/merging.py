@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ OVERLAP_SHARE = 0.1
 """Captures of one process may overlap by this share (0-1) of the shorter: stopping one takes time
 while the next begins.
 """
+HOLDING_TIMES = ("device", "runtime", "operators", "ranges")
+"""The tables by which a capture is told from its copy."""
 NO_COMMON_CLOCK = (
     "rank {rank}: the report does not record when it began, so the ranks share no clock and there"
     " is no telling which was late"
@@ -39,7 +42,7 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     If one of them does not say when its clock began, each keeps its own: an old Kineto trace has
     the time of day, an nsys report counts from its own start.
     """
-    timelines = _join_cycles(timelines)
+    timelines = _join_cycles(_without_copies(timelines))
     if len(timelines) == 1:
         return timelines[0]
     ranks = [(timeline.ranks or (0,))[0] for timeline in timelines]
@@ -63,6 +66,36 @@ def _base_ns(timeline: Timeline) -> int:
     """Return the time of day at which a capture's clock began, ns; 0 if it does not say."""
     text = timeline.facts.get("baseTimeNanoseconds", "0")
     return int(text) if text.isdecimal() else 0
+
+
+def _without_copies(timelines: Sequence[Timeline]) -> list[Timeline]:
+    """Return the captures without those that repeat another one: a file that lies there twice is no
+    second rank.
+    """
+    kept: list[Timeline] = []
+    for timeline in timelines:
+        first = next((at for at, each in enumerate(kept) if _is_copy(timeline, each)), None)
+        if first is None:
+            kept.append(timeline)
+            continue
+        names = [Path(each.source).name for each in (timeline, kept[first])]
+        note = f"{names[0]} is the same capture as {names[1]}: it is counted once"
+        kept[first] = replace(kept[first], notes=(*kept[first].notes, note))
+    return kept
+
+
+def _is_copy(timeline: Timeline, other: Timeline) -> bool:
+    """Return True if both are of the same threads and hold the same rows at the same times."""
+    if not timeline.events or _base_ns(timeline) != _base_ns(other):
+        return False
+    if (timeline.threads, timeline.strings) != (other.threads, other.strings):
+        return False
+    tables = [(getattr(timeline, name), getattr(other, name)) for name in HOLDING_TIMES]
+    return all(
+        np.array_equal(getattr(mine, column), getattr(theirs, column))
+        for mine, theirs in tables
+        for column in ("start", "end", "name", "rank")
+    )
 
 
 def _join_cycles(timelines: list[Timeline]) -> list[Timeline]:

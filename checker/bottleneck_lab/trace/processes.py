@@ -5,6 +5,7 @@ ranks, each with steps of its own.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from bottleneck_lab.trace.timeline import NO_WORK, HostTable, Timeline
 
 HOST = ("runtime", "operators", "ranges", "python")
 
+ROUNDING_NS = 2_000
+"""Formats in microseconds make ranges overlap by up to this."""
 MAIN_SHARE = 0.2
 """A process with less than this share (0-1) of the launches, or steps, of an even one is a helper.
 """
@@ -27,11 +30,14 @@ def split_processes(timeline: Timeline) -> Timeline:
 
     Raises CaptureError if they used the same device: nothing then tells whose a kernel is.
     """
-    pids = _main_processes(timeline)
-    if len(timeline.ranks) > 1 or len(pids) < 2:
+    if len(timeline.ranks) > 1:
+        return timeline
+    process_of = _processes(timeline)
+    pids = _main_processes(timeline, process_of)
+    if len(pids) < 2:
         return timeline
     ranks = {pid: rank for rank, pid in enumerate(sorted(pids, key=lambda p: (len(p), p)))}
-    rank_of = np.array([ranks.get(t.pid, 0) for t in timeline.threads] or [0], dtype=np.int32)
+    rank_of = np.array([ranks.get(pid, 0) for pid in process_of] or [0], dtype=np.int32)
     host = {
         name: replace(table, rank=rank_of[table.thread])
         for name in (*HOST, "memory")
@@ -54,7 +60,10 @@ def split_processes(timeline: Timeline) -> Timeline:
         timeline,
         **host,
         device=replace(device, rank=numbers[device.device]),
-        threads=tuple(replace(t, rank=ranks.get(t.pid, 0)) for t in timeline.threads),
+        threads=tuple(
+            replace(thread, rank=rank)
+            for thread, rank in zip(timeline.threads, rank_of.tolist(), strict=False)
+        ),
         devices=tuple(replace(d, rank=owners.get(d.index, 0)) for d in timeline.devices),
         # Operators of different processes have the same numbers: their work cannot be told apart.
         work=NO_WORK,
@@ -65,7 +74,56 @@ def split_processes(timeline: Timeline) -> Timeline:
     )
 
 
-def _main_processes(timeline: Timeline) -> set[str]:
+def _processes(timeline: Timeline) -> list[str]:
+    """Return the process of each thread: its number, and where two processes have one number, as in
+    containers, that of the thread that marks the steps too.
+
+    Raises CaptureError where nothing tells the threads of two such processes apart.
+    """
+    process_of = [thread.pid for thread in timeline.threads]
+    marking = _marking_at_once(timeline)
+    if not marking:
+        return process_of
+    launching = set(np.unique(timeline.runtime.thread[timeline.launching]).tolist())
+    for pid in {process_of[thread] for thread in marking}:
+        threads = {number for number, each in enumerate(timeline.threads) if each.pid == pid}
+        own = marking & threads
+        if len(own) < 2 or (launching & threads) - own:
+            raise CaptureError(
+                f"{Path(timeline.source).name} holds two processes of one number ({pid}), as"
+                " containers have: both mark the same steps at the same time, and nothing tells"
+                " which of them launched what.",
+                "Put one file per process into a folder, and pass that.",
+            )
+        for thread in own:
+            process_of[thread] = f"{pid} (thread {timeline.threads[thread].tid})"
+        for thread in threads - own:
+            process_of[thread] = process_of[min(own)]
+    return process_of
+
+
+def _marking_at_once(timeline: Timeline) -> set[int]:
+    """Return the threads that mark a step which another of the same process number marks, too, at
+    the same time, or which they mark twice themselves: a process is in one step at a time.
+    """
+    ranges, threads = timeline.ranges, timeline.threads
+    is_step = np.array([name.startswith(STEP) for name in timeline.strings] or [False])
+    rows = np.flatnonzero(is_step[ranges.name])
+    latest: dict[tuple[str, int], tuple[int, int, int]] = {}
+    at_once: set[int] = set()
+    columns = (ranges.name, ranges.thread, ranges.start, ranges.end)
+    for name, thread, start, end in zip(*(each[rows].tolist() for each in columns), strict=True):
+        key = threads[thread].pid, name
+        other, begun, until = latest.get(key, (thread, start, start))
+        # What two tools mark on one thread lies one inside the other.
+        crosses = min(start - begun, end - until) > ROUNDING_NS
+        if until - start > ROUNDING_NS and (other != thread or crosses):
+            at_once |= {thread, other}
+        latest[key] = thread, start, end
+    return at_once
+
+
+def _main_processes(timeline: Timeline, process_of: Sequence[str]) -> set[str]:
     """Return the processes that have steps; without steps, those that launched a good part of the
     work.
     """
@@ -77,7 +135,7 @@ def _main_processes(timeline: Timeline) -> set[str]:
     counts: Counter[str] = Counter()
     for thread, count in enumerate(np.bincount(threads).tolist()):
         if count:
-            counts[timeline.threads[thread].pid] += count
+            counts[process_of[thread]] += count
     least = MAIN_SHARE * counts.total() / max(len(counts), 1)
     return {pid for pid, count in counts.items() if count >= least}
 

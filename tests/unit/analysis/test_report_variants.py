@@ -458,6 +458,36 @@ def test_processes_on_one_device_cannot_be_told_apart(make, tmp_path):
         load(tmp_path / "x.json")
 
 
+def test_two_processes_of_one_number_have_steps_of_their_own(make, tmp_path):
+    """As containers have: process 100 in both, threads 100 and 300, devices 0 and 1."""
+    later = moved(loop(make, steps=4, us=450.0).trace(), 40.0, pid=100, device=1)
+    for event in later["traceEvents"]:
+        if "stream" not in event["args"]:
+            event["tid"] = 300
+    write(tmp_path, "x", both(moved(loop(make, steps=4).trace(), pid=100), later))
+    summary = summarise(load(tmp_path / "x.json"))
+    assert summary.quality.reliable, summary.quality.reasons
+    costs = {rank: [s.cost_ns for s in summary.steps if s.rank == rank] for rank in summary.ranks}
+    assert sorted(sum(each) for each in costs.values()) == pytest.approx(
+        [4 * 3_010_000, 4 * 4_510_000], rel=0.02
+    )
+
+
+def test_two_processes_whose_threads_have_one_number_too_cannot_be_told_apart(make, tmp_path):
+    later = moved(loop(make, us=450.0).trace(), 40.0, device=1)
+    write(tmp_path, "x", both(loop(make).trace(), later))
+    with pytest.raises(CaptureError, match=r"two processes of one number \(4000\)"):
+        load(tmp_path / "x.json")
+
+
+def test_the_same_capture_twice_is_one(make, tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / "job", name, loop(make).trace())
+    summary = summarise(load(tmp_path / "job"))
+    assert (summary.ranks, len(summary.steps), len(summary.devices)) == ([0], 6, 1)
+    assert "b.json is the same capture as a.json: it is counted once" in summary.quality.notes
+
+
 def test_of_two_optimizers_the_last_ends_a_step(make, tmp_path):
     """20 kernels for each of two optimizers: 40 a step, in 8 steps."""
     run = make.Program(jitter=0.0)
