@@ -65,8 +65,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """A data loader with worker processes, where there is one."""
     world_size: int = 0
     """How many ranks the program has; 0 where the capture does not state it."""
-    compute_capabilities: list[float] = []
-    """Of the devices whose capture states it: 9.0 for Hopper."""
+    compute_capabilities: dict[tuple[int, int], float] = {}
+    """By (rank, device), where the capture states it: 9.0 for Hopper."""
 
     @property
     def time_ns(self) -> int:

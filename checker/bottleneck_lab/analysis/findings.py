@@ -260,7 +260,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "compute-bound",
         "Use autocast (bf16 or fp16), or allow TF32 with"
         " torch.set_float32_matmul_precision('high').",
-        "fp32 matrix kernels take ≥ 30%, on devices with tensor cores",
+        "fp32 matrix kernels take ≥ 30%, on devices known to have tensor cores",
         work.unused_tensor_cores,
         rests_on=("kernels",),
         at_most=False,

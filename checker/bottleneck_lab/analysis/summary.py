@@ -362,11 +362,11 @@ def _evidence(
         what_if=devices.what_if,
         loader=find_loader(timeline, window),
         world_size=timeline.world_size,
-        compute_capabilities=[
-            float(info.compute_capability)
+        compute_capabilities={
+            (info.rank, info.index): float(info.compute_capability)
             for info in timeline.devices
             if re.fullmatch(r"[1-9]\d*\.\d", info.compute_capability)
-        ],
+        },
     )
 
 

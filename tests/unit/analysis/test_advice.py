@@ -16,13 +16,13 @@ def summary_of(make, tmp_path, run, **device):
     return summarise(load(tmp_path / "x.json"))
 
 
-def matrices(make):
-    """A loop that is nothing but fp32 matrix work."""
+def matrices(make, kernel="ampere_sgemm_128x64_tn"):
+    """A loop that is nothing but matrix work, in fp32."""
     run = make.Program()
     for number in range(6):
         begin = run.host
         for _ in range(20):
-            run.operator("aten::mm", "ampere_sgemm_128x64_tn", 400.0)
+            run.operator("aten::mm", kernel, 400.0)
         run.wait()
         run.range(f"ProfilerStep#{number}", begin)
     return run
@@ -35,18 +35,39 @@ def matrices(make):
         ("NVIDIA GeForce GTX 1660 Ti", "7.5", None, None),
         ("Some GPU", "7.0", "GradScaler", 8.1),
         ("Tesla V100-SXM2-16GB", "7.0", "GradScaler", 125 / 15.7),
-        ("NVIDIA GeForce RTX 2080 Ti", "7.5", "GradScaler", 8.1),
+        ("NVIDIA GeForce RTX 2080 Ti", "7.5", "GradScaler", 4.05),
         ("NVIDIA A100-SXM4-80GB", "8.0", "set_float32_matmul_precision", 312 / 19.5),
         ("NVIDIA H100 80GB HBM3", "9.0", "set_float32_matmul_precision", 989.4 / 66.9),
         ("Some GPU", "10.0", "set_float32_matmul_precision", 32.0),
         ("NVIDIA A10", "8.6", "set_float32_matmul_precision", 4.0),
+        ("NVIDIA GeForce RTX 4090", "8.9", "set_float32_matmul_precision", 2.0),
+        # Captures that name the device and not its compute capability.
+        ("Tesla P100-SXM2-16GB", "", None, None),
+        ("Tesla P40", "", None, None),
+        ("Tesla M40 24GB", "", None, None),
+        ("Tesla K80", "", None, None),
+        ("Quadro GP100", "", None, None),
+        ("NVIDIA TITAN Xp", "", None, None),
+        ("NVIDIA GeForce GTX 1080", "", None, None),
+        ("NVIDIA T1000", "", None, None),
+        ("AMD Instinct MI210", "", None, None),
+        ("Some GPU", "", None, None),
+        ("", "", None, None),
+        ("NVIDIA TITAN V", "", "GradScaler", 8.1),
+        ("Tesla T4", "", "GradScaler", 65 / 8.1),
+        ("Quadro RTX 5000", "", "GradScaler", 8.1),
+        ("NVIDIA GeForce RTX 2080 SUPER", "", "GradScaler", 4.05),
+        ("NVIDIA GeForce RTX 3090", "", "set_float32_matmul_precision", 2.0),
+        ("NVIDIA RTX 4000 SFF Ada Generation", "", "set_float32_matmul_precision", 4.0),
+        ("NVIDIA A100-PCIE-40GB", "", "set_float32_matmul_precision", 16.0),
+        ("NVIDIA H200", "", "set_float32_matmul_precision", 989.4 / 66.9),
     ],
 )
 def test_tensor_cores_are_advised_as_the_device_has_them(
     make, tmp_path, name, capability, words, ratio
 ):
-    major, minor = capability.split(".")
-    device = {"name": name, "computeMajor": int(major), "computeMinor": int(minor)}
+    major, _, minor = capability.partition(".")
+    device = {"name": name, "computeMajor": int(major or 0), "computeMinor": int(minor or 0)}
     summary = summary_of(make, tmp_path, matrices(make), **device)
     advised = [each for each in summary.findings if each.id == "tensor-cores-unused"]
     if words is None:
@@ -54,8 +75,14 @@ def test_tensor_cores_are_advised_as_the_device_has_them(
         return
     (only,) = advised
     assert words in only.advice
-    assert ("GradScaler" in only.advice) == (float(capability) < 8.0)
+    assert ("GradScaler" in only.advice) != ("set_float32" in only.advice)
     assert 0.7 * ratio < only.expected_gain_ratio <= ratio
+
+
+def test_matrix_kernels_that_take_fp16_already_are_no_fp32_ones(make, tmp_path):
+    run = matrices(make, "volta_fp16_sgemm_fp32_128x128_nn")
+    device = {"name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}
+    assert summary_of(make, tmp_path, run, **device).findings == []
 
 
 @pytest.mark.parametrize("bottleneck", ["launch", "input", "elementwise"])

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES
-from bottleneck_lab.analysis.counters.roofline import find_machine
 from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
+from bottleneck_lab.analysis.device.tensor_cores import find_tensor_cores
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.ranks.collectives import (
@@ -32,32 +32,18 @@ COPY_SHARE = 0.05
 DOMINANT_SHARE = 0.40
 STEP_SPREAD = 0.25
 FP32_SHARE = 0.30
-TENSOR_CORES, TF32_AND_BF16 = 7.0, 8.0
-"""Compute capabilities from which devices have them (CUDA C++ Programming Guide, "Compute
-Capabilities").
-"""
-TENSOR_RATIOS = {
-    7.0: 8.1,
-    8.0: 16.0,
-    8.6: 4.0,
-    8.7: 8.1,
-    8.9: 4.0,
-    9.0: 16.0,
-    10.0: 32.0,
-    12.0: 4.0,
-}
-"""fp16 on tensor cores over fp32 without, the highest in the data sheets of the devices from this
-compute capability to the next: T4, A100, A10, Orin, L4, H100, B200, RTX PRO 6000.
-"""
-_NO_TENSOR_CORES = re.compile(r"\bGTX 16\d\d")
-"""Turing, compute capability 7.5, made without them (NVIDIA, Turing architecture: TU116, TU117)."""
 LESS_COMMUNICATION = (
     "Send gradients in buckets while backward is still running (bucket_cap_mb, no"
     " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
     " accumulation), send bf16"
 )
 COPIES = Removal(causes=("copy",), copies=True)
-_FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
+_FP32_GEMM = re.compile(
+    # Not those that take fp16 or bf16 and only add up in fp32.
+    r"^(?!.*(?:fp16|bf16|hgemm|half))"
+    r".*?(?:(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn)",
+    re.IGNORECASE,
+)
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru|rnn")
 """Operators that should dominate a busy CPU: that is not a finding."""
 
@@ -243,21 +229,18 @@ def kernels_like(
 
 def unused_tensor_cores(seen: Evidence) -> list[Detection]:
     """Detect fp32 matrix kernels on devices that have something faster for them."""
-    capability = min(seen.compute_capabilities, default=0.0)
-    names = {use.name for use in seen.devices}
-    if 0.0 < capability < TENSOR_CORES or any(_NO_TENSOR_CORES.search(name) for name in names):
-        return []
-    only_fp16 = 0.0 < capability < TF32_AND_BF16
-    # Tensor cores make matrix work as much faster as the data sheet says, not infinitely.
-    ratios = [
-        machine.flops["fp16"] / machine.flops["fp32"]
-        for name in names
-        if (machine := find_machine(name)) is not None
+    cores = [
+        find_tensor_cores(use.name, seen.compute_capabilities.get((use.rank, use.device), 0.0))
+        for use in seen.devices
+        if not use.is_cpu
     ]
-    highest = max(since for since in TENSOR_RATIOS if since <= (capability or 8.0))
-    ratio = max(ratios, default=TENSOR_RATIOS[highest])
+    known = [each for each in cores if each is not None]
+    if not known or len(known) < len(cores):
+        return []
+    # Tensor cores make matrix work as much faster as the data sheet says, not infinitely.
+    ratio = max(each.ratio for each in known)
     detections = kernels_like(_FP32_GEMM, FP32_SHARE, "fp32 matrix kernels", 1 / ratio)(seen)
-    if only_fp16:
+    if any(each.only_fp16 for each in known):
         advice = (
             "Use autocast with fp16 and a GradScaler: this device's tensor cores take neither bf16"
             " nor TF32."
