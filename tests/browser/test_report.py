@@ -4,6 +4,8 @@ make it do anything else.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, make_table
 
 from ..modules import load_file
 
@@ -198,3 +201,44 @@ CONTRAST = """() => {
   }
   return weak;
 }"""
+
+
+def test_a_pixel_has_the_colour_of_what_takes_most_of_its_time(open_page):
+    """Of thousands of short kernels and few long copies on one stream, the copies take most."""
+    count, short, long = 8_000, 1_000, 15_000
+    rows = count + count // 10
+    lengths = [long if row % 11 == 10 else short for row in range(rows)]
+    start = list(accumulate(lengths[:-1], initial=0))
+    copies = [length == long for length in lengths]
+    whole = made_up_capture.capture()
+    kinds = [ActivityKind.COPY if copy else ActivityKind.KERNEL for copy in copies]
+    device = make_table(
+        DeviceTable,
+        rows,
+        start=start,
+        end=[begin + length for begin, length in zip(start, lengths, strict=True)],
+        name=[7 if copy else 8 for copy in copies],
+        correlation=[-1] * rows,
+        kind=kinds,
+        stream=[7] * rows,
+    )
+    report = open_page(page_of(replace(whole, device=device), made_up.slow()))
+    shown = report.page.evaluate(
+        """() => {
+          const pen = document.createElement("canvas").getContext("2d");
+          const ink = (name) => {
+            pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name);
+            return [1, 3, 5].map((at) => parseInt(pen.fillStyle.slice(at, at + 2), 16));
+          };
+          const inks = {copy: ink("--cat-copy"), kernel: ink("--cat-kernel")};
+          const canvas = document.querySelector("canvas.lanes");
+          const {width, height} = canvas;
+          const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+          const counts = {copy: 0, kernel: 0};
+          for (let i = 0; i < data.length; i += 4)
+            for (const kind in inks)
+              counts[kind] += inks[kind].every((part, k) => Math.abs(part - data[i + k]) < 24);
+          return counts;
+        }"""
+    )
+    assert shown["copy"] > shown["kernel"], shown

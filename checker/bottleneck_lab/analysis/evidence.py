@@ -146,3 +146,7 @@ class Detection(msgspec.Struct, frozen=True):
     removal: Removal | None = None
     """What a complete fix takes away, for the largest possible gain; None: the share of the time.
     """
+    shared_out: float = 0.0
+    """The share that a fix takes away which leaves all work to be done and spreads it evenly over
+    the ranks; 0 where the time is not a rank's.
+    """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.detectors import idle, work
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Bound, Detection, Evidence
 from bottleneck_lab.analysis.quality import Ground, Quality
@@ -320,7 +321,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     `expected_gain_ratio` is the most that removing it entirely can gain, by the recorded
     dependencies (`analysis.what_if`), or by Amdahl's law, 1 / (1 − share), where everything takes
-    turns. `at_most` as in `FindingKind`.
+    turns. `at_most` as in `FindingKind`. `shared_gain_ratio`: of a rank's time, the most that can
+    be gained if all of its work stays and is spread evenly over the ranks; 0 for other findings.
     """
 
     id: str
@@ -331,6 +333,7 @@ class Finding(msgspec.Struct, frozen=True):
     share_of_wall: float
     expected_gain_ratio: float
     at_most: bool = True
+    shared_gain_ratio: float = 0.0
     doubt: str = ""
     """What this finding needs and the capture lacks; "" if nothing."""
 
@@ -359,6 +362,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
                     share,
                     gain,
                     kind.at_most,
+                    ceiling(min(detection.shared_out, 1.0)) if detection.shared_out else 0.0,
                 )
             )
     findings.sort(key=lambda finding: -finding.share_of_wall)

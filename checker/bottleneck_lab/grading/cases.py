@@ -257,6 +257,9 @@ def grade_case(
         where = f"one of lines {', '.join(map(str, others))} and {last}"
     elif last == 1:
         where = "no line of the program"
+    beside = ""
+    if 0 < near <= LINES_NEAR:
+        beside = f" {counted(int(near), 'line')} off counts; up to {LINES_NEAR} do."
     # Not to be off by the last bit of a float.
     read = abs(share - shown) <= evidence_within(called, shown) + 1e-9
     sentences = {
@@ -267,7 +270,7 @@ def grade_case(
             f"{describe_parts(called, figures)}. Within"
             f" {100 * evidence_within(called, shown):.1f} points counts.",
         ),
-        "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
+        "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}.{beside}"),
         "gain": _grade_gain(case, gain, figures, share if read and called == case.cause else 0.0),
     }
     return [
@@ -295,7 +298,7 @@ def _grade_gain(
     beside = law_beside(evidence_of(case.cause, figures), by_share, measured[-1])
     reported = figures.get("largest_gain_ratio", 0.0)
     if reported and case.switches and case.cause != MEMORY_GROWTH:
-        beside += reported_beside(reported, *measured, *filter(None, [by_share]))
+        beside += reported_beside(case.cause, reported, *measured, *filter(None, [by_share]))
     holds = _off(predicted, case.gain_near(predicted, figures)) <= GAIN_WITHIN
     if by_share and share:
         holds = holds or _off(predicted, ceiling(min(share, 1.0))) <= ROUNDED
@@ -317,12 +320,17 @@ def law_beside(share: float, by_share: float, measured: float) -> str:
     return f" Amdahl's law gives {by_share:.2f}x for the share of {share:.1%}, and counts; {why}."
 
 
-def reported_beside(reported: float, *others: float) -> str:
+def reported_beside(cause: str, reported: float, *others: float) -> str:
     """Return a sentence about the gain that a report works out, where it is none of the others;
     empty else.
     """
     if any(abs(reported - each) < REPORTED_ALIKE * each for each in others):
         return ""
+    if cause == "straggler" and reported > max(others):
+        return (
+            f" The report's {reported:.2f}x would need what the late rank does for longer to go"
+            " altogether; the fix spreads the same work over the ranks."
+        )
     return (
         f" The report's {reported:.2f}x is worked out from the capture alone: without the cause,"
         " pauses between queued kernels stay, and other gaps may close."

@@ -87,7 +87,9 @@ def grade_sibling(
         if abs(predicted / nearest - 1) < EXACT:
             sentence = f"{given} is right, {origin}."
         elif summary.findings and spec.cause != MEMORY_GROWTH:
-            sentence += reported_beside(summary.findings[0].expected_gain_ratio, truth, nearest)
+            sentence += reported_beside(
+                spec.cause, summary.findings[0].expected_gain_ratio, truth, nearest
+            )
         gain = msgspec.structs.replace(gain, sentence=sentence)
     return [cause, gain]
 

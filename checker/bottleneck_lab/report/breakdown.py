@@ -232,12 +232,11 @@ def describe_steps(summary: Summary) -> str:
     """
     if not summary.steps:
         return ""
-    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
-    sentences = []
-    number = STEP_NAME.match(steps[0].name)
-    if steps[0].name.startswith(STEP) and number and int(number[1]) > 0:
+    sentences, first = [], summary.steps[0].name
+    number = STEP_NAME.match(first)
+    if first.startswith(STEP) and number and int(number[1]) > 0:
         sentences.append(
-            f"Recorded from {steps[0].name} on, counted from 0; the steps before it are warm-up."
+            f"Recorded from {first} on, counted from 0; the steps before it are warm-up."
         )
     before = sum(use.launched_before for use in summary.launches)
     if before:
@@ -245,15 +244,53 @@ def describe_steps(summary: Summary) -> str:
             f"{counted(before, 'kernel')} launched before the first of these steps ran in it: lists"
             " of kernels count what ran in the steps, lists of operators what they launched."
         )
-    if any(abs(step.duration_ns - step.cost_ns) > _UNLIKE * step.cost_ns for step in steps):
-        lengths = sorted(step.duration_ns for step in steps)
-        shortest, longest = (words.format_duration(ns) for ns in (lengths[0], lengths[-1]))
+    if _runs_ahead(summary):
+        lengths = [step.duration_ns for step in summary.steps]
+        shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
         host = shortest if shortest == longest else f"{shortest} to {longest}"
         sentences.append(
             "A step runs from when host and device were done with the one before until they are"
             f" done with it; the host's own range of it lasts {host}."
         )
     return " ".join(sentences)
+
+
+def _runs_ahead(summary: Summary) -> bool:
+    """Return True if the host's range of a step lasts another time than the step."""
+    return any(
+        abs(step.duration_ns - step.cost_ns) > _UNLIKE * step.cost_ns for step in summary.steps
+    )
+
+
+def mean_host_step_ns(summary: Summary) -> float:
+    """Return how long the host's range of a step lasts on average; 0 without steps."""
+    return sum(step.duration_ns for step in summary.steps) / max(len(summary.steps), 1)
+
+
+def range_times(summary: Summary) -> list[tuple[str, float, int]]:
+    """Return (name, share of the host's range of a step, its mean time in one, ns) of the ranges
+    marked in it, longest first.
+    """
+    host_ns = mean_host_step_ns(summary)
+    return [
+        (name, share, round(share * host_ns))
+        for name, share in summary.range_shares.items()
+        if share > 0
+    ]
+
+
+def describe_ranges(summary: Summary) -> str:
+    """State what the shares of ranges in a step are of; empty where the host's time of a step is
+    the step's.
+    """
+    if summary.cpu_only or not summary.steps:
+        return ""
+    if not _runs_ahead(summary):
+        return "the host's time, not the device's"
+    return (
+        "the host's time, not the device's: shares of its range of a step,"
+        f" {words.format_duration(mean_host_step_ns(summary))} on average"
+    )
 
 
 def describe_scope(summary: Summary) -> str:
@@ -419,6 +456,13 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
     left_ns = whole_ns / gain
     left = words.format_duration(left_ns)
     text = f"{left}{of} would remain: {words.describe_ratio(whole_ns, left_ns)}."
+    if finding.shared_gain_ratio:
+        kept_ns = whole_ns / finding.shared_gain_ratio
+        text += (
+            " That is without what the late rank does for longer; with the same work, spread evenly"
+            f" over the ranks, {words.format_duration(kept_ns)} would remain:"
+            f" {words.describe_ratio(whole_ns, kept_ns)}."
+        )
     by_share = ceiling(round(share, 3))
     if f"{by_share:.2f}" == f"{gain:.2f}":
         return text

@@ -502,10 +502,18 @@ def _describe_peaks(measurement: Mapping[str, Any]) -> str:
 
 def describe_gain(finding: Finding) -> str:
     """State what removing a finding's time would gain; `about` if the usual fix saves other time
-    too.
+    too, and where a rank's work can go or be spread over all, either gain.
     """
     if finding.share_of_wall <= 0:
         return "memory, not time"
+    bound = describe_bound(finding)
+    if finding.shared_gain_ratio:
+        return f"{bound}, or {finding.shared_gain_ratio:.2f}x with the same work"
+    return bound
+
+
+def describe_bound(finding: Finding) -> str:
+    """State what a program can gain without a finding's time."""
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
 
 

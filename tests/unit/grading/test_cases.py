@@ -38,6 +38,16 @@ def test_right_answers_all_hold():
     assert right == {"cause": True, "evidence": True, "line": True, "gain": True}
 
 
+@pytest.mark.parametrize(
+    ("line", "beside"),
+    [(31, ""), (32, " 1 line off counts; up to 2 do."), (33, " 2 lines off counts; up to 2 do.")],
+)
+def test_a_line_that_is_near_counts_and_its_grade_says_so(line: int, beside: str):
+    answers = {"cause": "input-bound", "evidence": 0.5, "line": line, "gain": 2.0}
+    grade = grade_case(CASE, answers, SHOWN)[2]
+    assert grade.sentence == f"You named line {line}; it is one of lines 30 and 31.{beside}"
+
+
 def test_each_answer_is_graded_by_itself():
     wrong = graded(CASE, cause="input-bound", evidence=0.6, line=40, gain=3.0)
     assert wrong == {"cause": True, "evidence": False, "line": False, "gain": False}
@@ -91,6 +101,15 @@ def test_evidence_is_that_of_the_cause_named():
 def test_a_healthy_program_has_no_line_and_no_gain():
     right = graded(HEALTHY, cause="healthy", evidence=0.3, line=1, gain=1)
     assert all(right.values())
+
+
+def test_a_report_that_drops_a_late_ranks_work_says_so_beside_a_fix_that_spreads_it():
+    shards = Switch("shards", "straggler", "Shard evenly.", 1.61, [50])
+    case = Case("c", "C", 3, "", "", "straggler", 10.0, {}, [shards])
+    answers = {"cause": "straggler", "evidence": 0.39, "line": 50, "gain": 1.64}
+    figures = {"exposed_communication_share": 0.39, "largest_gain_ratio": 2.35}
+    sentence = grade_case(case, answers, figures)[-1].sentence
+    assert "The report's 2.35x would need what the late rank does for longer to go" in sentence
 
 
 def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():

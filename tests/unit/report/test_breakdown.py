@@ -22,10 +22,12 @@ from bottleneck_lab.report.breakdown import (
     describe_collectives,
     describe_finding_gain,
     describe_lead,
+    describe_ranges,
     describe_removal,
     describe_steps,
     leading_part,
     line_label,
+    range_times,
     wall_parts,
 )
 from bottleneck_lab.report.console.summary import render_summary
@@ -69,6 +71,21 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
     assert describe_steps(warm).startswith("Recorded from ProfilerStep#2 on")
     ahead = change(summary, steps=[alike, change(alike, duration_ns=41_000_000)])
     assert describe_steps(ahead).endswith("the host's own range of it lasts 40.0 ms to 41.0 ms.")
+    ranks = change(ahead, steps=[*ahead.steps, change(alike, rank=1, duration_ns=43_000_000)])
+    assert describe_steps(ranks).endswith("the host's own range of it lasts 40.0 ms to 43.0 ms.")
+
+
+def test_ranges_are_shares_of_the_hosts_step():
+    """A host that runs ahead is done with a step of 40 ms in 4 ms."""
+    change = msgspec.structs.replace
+    summary = summarise(made_up_capture.capture())
+    step = change(summary.steps[0], duration_ns=4_000_000, cost_ns=40_000_000)
+    ahead = change(summary, steps=[step], step_mean_ns=40_000_000, range_shares={"data": 0.25})
+    assert range_times(ahead) == [("data", 0.25, 1_000_000)]
+    assert "4.00 ms on average" in describe_ranges(ahead)
+    alike = change(ahead, steps=[change(step, duration_ns=40_000_000)])
+    assert range_times(alike) == [("data", 0.25, 10_000_000)]
+    assert describe_ranges(alike) == "the host's time, not the device's"
 
 
 def test_no_device_has_no_parts():

@@ -165,7 +165,7 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     title = f"Rank {worst_rank} keeps the others waiting"
     if 2 * worst_ns < unreported.total():
         title = "Ranks take turns in keeping the others waiting"
-    return [Detection(evidence, share, title)]
+    return [Detection(evidence, share, title, shared_out=share * (ranks - 1) / ranks)]
 
 
 def _waiting_by_rank(late: Sequence[LateRank]) -> Counter[int]:
@@ -188,7 +188,9 @@ def _slow_ranks(seen: Evidence) -> list[Detection]:
         " median rank; the others wait for it in their collectives."
     )
     title = f"Rank {worst.rank} keeps the others waiting"
-    return [Detection(evidence, worst.share_of_step, title)]
+    # Of the excess, the rank keeps its part where all ranks share it.
+    ranks, share = len(seen.stragglers), worst.share_of_step
+    return [Detection(evidence, share, title, shared_out=share * (ranks - 1) / ranks)]
 
 
 _LATE_BECAUSE = {

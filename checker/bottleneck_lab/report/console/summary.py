@@ -19,11 +19,13 @@ from bottleneck_lab.report.breakdown import (
     describe_collectives,
     describe_devices,
     describe_lead,
+    describe_ranges,
     describe_scope,
     describe_steps,
     device_names,
     group_alike,
     leading_part,
+    range_times,
     wall_parts,
 )
 from bottleneck_lab.report.console.lists import (
@@ -211,14 +213,16 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     """Print the evidence to look for causes in: a step's ranges, the longest gaps, waits and
     copies, without comment.
     """
-    shares = [row for row in summary.range_shares.items() if row[1] > 0][:TOP]
-    if shares:
-        whose = "" if summary.cpu_only else " (the host's time, not the device's)"
-        sheet.heading(f"The main thread in a step, by the ranges marked in it{whose}")
-    for name, share in shares:
-        sheet.ranked(name, share, words.format_duration(share * summary.step_mean_ns))
+    ranges = range_times(summary)[:TOP]
+    if ranges:
+        of = describe_ranges(summary)
+        sheet.heading(
+            f"The main thread in a step, by the ranges marked in it{f' ({of})' if of else ''}"
+        )
+    for name, share, ns in ranges:
+        sheet.ranked(name, share, words.format_duration(ns))
     if summary.blind:
-        _print_fixed_prices(sheet, [name for name, _ in shares])
+        _print_fixed_prices(sheet, [name for name, _, _ in ranges])
     wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
     if summary.blind or summary.of_memory:  # else they stand below the largest block

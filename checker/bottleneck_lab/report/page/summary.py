@@ -14,11 +14,14 @@ from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_finding_gain,
     describe_lead,
+    describe_ranges,
     describe_scope,
     describe_steps,
     group_alike,
     label_devices,
     leading_part,
+    mean_host_step_ns,
+    range_times,
     step_parts,
     wall_parts,
 )
@@ -120,8 +123,14 @@ def _figures(summary: Summary) -> Markup:
     if summary.steps:
         shown["mean step"] = words.format_duration(summary.step_mean_ns)
     if summary.findings and summary.findings[0].share_of_wall > 0:
-        gain = words.describe_gain(summary.findings[0])
-        shown["as fast, without the first finding's time, with the same work"] = gain
+        first = summary.findings[0]
+        label = "as fast, without the first finding's time, with the same work"
+        if first.shared_gain_ratio:
+            label = (
+                "as fast, without what the late rank does for longer;"
+                f" {first.shared_gain_ratio:.2f}x with the same work, spread evenly over the ranks"
+            )
+        shown[label] = words.describe_bound(first)
     items = [tag("li", tag("b", figure), tag("span", what)) for what, figure in shown.items()]
     return tag("ul", items, class_="figures")
 
@@ -146,27 +155,40 @@ def _range_bar(summary: Summary) -> Markup | None:
     """Return the ranges beside each other in a step. Ranges that lie inside another would count
     twice: those are left to the table.
     """
-    shares = summary.range_shares
-    if not shares:
+    ranges = range_times(summary)
+    if not ranges:
         return None
-    coloured = {name: f"range-{nth % RANGE_COLOURS}" for nth, name in enumerate(shares)}
+    coloured = {name: f"range-{nth % RANGE_COLOURS}" for nth, (name, _, _) in enumerate(ranges)}
     drawn = None
-    rest = 1 - sum(shares.values())
+    rest = 1 - sum(share for _, share, _ in ranges)
     if rest >= 0:
-        pieces = [(name, coloured[name], share) for name, share in shares.items()]
+        pieces = [(name, coloured[name], share) for name, share, _ in ranges]
         drawn = charts.stacked_bar([*pieces, (REST, "ground", rest)], label="A step by range")
     rows = [
-        [_keyed(coloured[name], name) if drawn else name, words.format_share_column(share)]
-        for name, share in shares.items()
+        [
+            _keyed(coloured[name], name) if drawn else name,
+            words.format_share_column(share),
+            words.format_duration(ns),
+        ]
+        for name, share, ns in ranges
     ][:TOP]
     caption = "A step by the ranges marked in it"
     if drawn:
         caption = "Shares of the steps' time on their thread"
+    if of := describe_ranges(summary):
+        caption += f" ({of})"
     if drawn and rest:
-        rows.append([_keyed("ground", REST), words.format_share_column(rest)])
+        rest_ns = round(rest * mean_host_step_ns(summary))
+        rows.append(
+            [
+                _keyed("ground", REST),
+                words.format_share_column(rest),
+                words.format_duration(rest_ns),
+            ]
+        )
     heading = tag("h3", "A step by the ranges marked in it") if drawn else None
-    listed = table(["range", "share of the step"], rows, caption=caption, numeric={1})
-    fixed = words.describe_fixed_prices(shares)
+    listed = table(["range", "share", "time in a step"], rows, caption=caption, numeric={1, 2})
+    fixed = words.describe_fixed_prices(summary.range_shares)
     return join([heading, drawn, listed, tag("p", fixed, class_="soft") if fixed else None])
 
 

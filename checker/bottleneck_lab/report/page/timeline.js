@@ -1,7 +1,7 @@
 "use strict";
 
 // The step timeline: lanes of rows, each row sorted and free of overlap, so that a pixel costs one binary search
-// however many events lie under it. Text from the trace is only ever drawn or set as textContent, never parsed.
+// however many events lie under it; in a row of several categories, a sum over them. Text from the trace is only ever drawn or set as textContent, never parsed.
 
 const LABEL_WIDTH = 190;
 const ROW_HEIGHT = 17;
@@ -31,14 +31,16 @@ function unpackRows(head, columns) {
   const rows = head.rows.map((row) => {
     let now = 0;
     let sum = 0;
+    let mixed = false;
     for (let i = from; i < from + row.count; i++) {
       start[i] = now + columns.gap[i];
       busy[i] = sum;
       now = start[i] + columns.dur[i];
       sum += columns.dur[i];
+      mixed ||= columns.category[i] !== columns.category[from];
     }
     from += row.count;
-    return { ...row, from: from - row.count, to: from };
+    return { ...row, mixed, from: from - row.count, to: from };
   });
   return { start, busy, dur: columns.dur, name: columns.name, category: columns.category, rows };
 }
@@ -321,7 +323,8 @@ class Timeline {
     pen.fillText(shown, left, y + ROW_HEIGHT / 2 - 0.5, room);
   }
 
-  // Events narrower than a pixel: drawn as the share of that pixel's time in which the row was busy.
+  // Events narrower than a pixel: drawn as the share of that pixel's time in which the row was busy, in the colour
+  // of the category that takes most of it.
   drawPixel(pen, row, i, y) {
     const { start, dur, busy, category } = this.events;
     const column = Math.floor(this.x(start[i]));
@@ -332,15 +335,22 @@ class Timeline {
     if (column >= this.labels) {
       const shown = !this.matches || this.anyMatch(i, next);
       pen.globalAlpha = shown ? Math.min(1, Math.max(0.22, covered * this.scale)) : 0.1;
-      pen.fillStyle = this.palette[category[(i + next - 1) >>> 1]].colour;
+      pen.fillStyle = this.palette[row.mixed ? this.longestCategory(i, next) : category[i]].colour;
       pen.fillRect(column, y, 1, ROW_HEIGHT - 2);
       pen.globalAlpha = 1;
     }
     return next;
   }
 
+  longestCategory(from, to) {
+    const { dur, category } = this.events;
+    const sums = new Float64Array(this.palette.length);
+    for (let i = from; i < to; i++) sums[category[i]] += dur[i];
+    return sums.indexOf(Math.max(...sums));
+  }
+
   anyMatch(from, to) {
-    for (let i = from; i < Math.min(to, from + 64); i++) if (this.matches[this.events.name[i]]) return true;
+    for (let i = from; i < to; i++) if (this.matches[this.events.name[i]]) return true;
     return false;
   }
 
