@@ -77,6 +77,9 @@ def _grade_first(
         return None, UNSET
     device = lab.spec.devices[verdict.device]
     if device.judges_diagnosis:
+        if not graded:
+            # The check ended before it had judged anything: no wrong answer is no right one.
+            return None, UNSET
         # These answers are graded against the verifier's own captures, and only the latest answers
         # are: they tell of the first diagnosis only while there is no correction.
         if corrections:
