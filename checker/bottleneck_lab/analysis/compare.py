@@ -163,6 +163,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """How many ranks the largest of the captures holds, which per-step figures are the mean of."""
     of_memory: bool = False
     """Both are of a lab about memory, which comes first there."""
+    check_ceiling: float | None = None
+    """The largest gain that a check of the lab can measure, where it has such a limit."""
     measures: bool = False
     """The program measures others: how long it takes is neither good nor bad."""
     calibrated_ns: tuple[float, float] | None = None

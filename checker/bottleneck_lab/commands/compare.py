@@ -23,6 +23,7 @@ from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import circumstances, code_of, is_of_memory, measures_others
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
 from bottleneck_lab.trace import load
@@ -167,7 +168,12 @@ def _compared(
 ) -> Comparison:
     """Return the comparison; without causes while they are still the learner's to find."""
     of_memory = all(is_of_memory(side[0]) for side in sides)
-    comparison = msgspec.structs.replace(compare(before, after, again), of_memory=of_memory)
+    workspace = workspace_above(sides[1][0].absolute())
+    comparison = msgspec.structs.replace(
+        compare(before, after, again),
+        of_memory=of_memory,
+        check_ceiling=workspace and check_ceiling(workspace.lab, workspace.info.device),
+    )
     if any(measures_others(side[0]) for side in sides):
         comparison = without_judgement(comparison)
     if not _is_blind(sides):

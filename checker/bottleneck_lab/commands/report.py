@@ -36,6 +36,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
+from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.memory import render_memory
 from bottleneck_lab.report.console.query import render_query
@@ -443,6 +444,7 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
                 capture,
                 workspace.lab.spec.questions,
                 of_memory=workspace.lab.predicts_memory(workspace.info.device),
+                most=check_ceiling(workspace.lab, workspace.info.device),
             ),
         )
         for question in workspace.lab.spec.questions

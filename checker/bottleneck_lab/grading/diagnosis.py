@@ -318,9 +318,11 @@ def describe_reading(
     questions: Sequence[QuestionSpec] = (),
     *,
     of_memory: bool = False,
+    most: float | None = None,
 ) -> str:
     """Return the figure that the tool reads off the capture for a question, as one sentence; empty
-    when it has none. Only for learners who have committed. `questions` are all of the lab's.
+    when it has none. Only for learners who have committed. `questions` are all of the lab's. `most`
+    is the largest gain that a check can measure, where it has a limit.
     """
     if seen is None:
         return ""
@@ -334,13 +336,28 @@ def describe_reading(
         )
     # A finding's gain is one in time, over the shipped code: no other prediction compares with it.
     in_time = question.predicts_gain and not of_memory and not question.to_reference
-    if in_time and "largest_gain_ratio" in seen.figures:
+    if not in_time or "largest_gain_ratio" not in seen.figures:
+        return ""
+    largest = seen.figures["largest_gain_ratio"]
+    if most is not None and largest > most:
+        ceiling_, busy = describe_check_ceiling(most), seen.figures["busy_share"]
         return (
-            "The tool: with the costliest finding gone and the work as it is, it would be about"
-            f" {seen.figures['largest_gain_ratio']:.2f}x as fast. A fix that saves work, too, can"
-            f" gain more.{_other_ceilings(questions, answers, seen)}"
+            f"The tool: {ceiling_[:1].lower()}{ceiling_[1:]} This capture shows it {busy:.0%} busy,"
+            f" and so promises {largest:.2f}x, which no check can measure."
         )
-    return ""
+    return (
+        "The tool: with the costliest finding gone and the work as it is, it would be about"
+        f" {largest:.2f}x as fast. A fix that saves work, too, can gain more."
+        f"{_other_ceilings(questions, answers, seen)}"
+    )
+
+
+def describe_check_ceiling(most: float) -> str:
+    """Return the largest gain that a check can measure and the reason, as one sentence."""
+    return (
+        f"A check measures {most:.2f}x at most: it sets the device so that the shipped code keeps"
+        f" it {1 / most:.0%} busy, and 1 / {1 / most:.3g} = {most:.3g}."
+    )
 
 
 def _other_ceilings(

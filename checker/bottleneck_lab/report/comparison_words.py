@@ -8,6 +8,7 @@ from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
 from bottleneck_lab.analysis.host.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
+from bottleneck_lab.grading.diagnosis import describe_check_ceiling
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.kernel_names import short_name, short_names
@@ -160,8 +161,10 @@ def describe_samples(comparison: Comparison) -> list[str]:
         else:
             basis = "A side without marked steps has the times of its whole recording."
     lines = [basis]
-    mean = comparison.mean_speedup
-    if comparison.calibrated_ns is not None:
+    mean, most = comparison.mean_speedup, comparison.check_ceiling
+    if most is not None and (mean or comparison.speedup) > most:
+        lines.append(describe_check_ceiling(most))
+    elif comparison.calibrated_ns is not None:
         lines.append("A check calibrates the device anew, and may come to another ratio.")
     elif mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         lines.append(

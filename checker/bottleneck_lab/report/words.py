@@ -27,7 +27,9 @@ from bottleneck_lab.grading.criteria import (
     format_limit,
     format_range,
 )
+from bottleneck_lab.grading.diagnosis import describe_check_ceiling
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
+from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.trace.timeline import Timeline
 from bottleneck_lab.wording import counted
@@ -462,8 +464,36 @@ def describe_prediction(verdict: Verdict) -> str:
         change = f"{prediction}; {_describe_peaks(verdict.measurement)} {measured:.2f}"
         return f"{change}: {near}." if passed else f"{change}."
     if passed:
-        return f"{prediction} and measured {measured:.2f}x: {near}."
-    return f"{prediction}; this attempt ran {measured:.2f}x as fast."
+        compared = f"{prediction} and measured {measured:.2f}x: {near}."
+    else:
+        compared = f"{prediction}; this attempt ran {measured:.2f}x as fast."
+    return " ".join([compared, *_describe_limit(verdict, measured)])
+
+
+def _describe_limit(verdict: Verdict, measured: float) -> list[str]:
+    """Return why no larger gain could be measured, where a check has such a limit and the
+    prediction was above it or the device was always busy.
+    """
+    lab, prediction = recorded_lab(verdict.lab), verdict.prediction
+    most = lab and check_ceiling(lab, verdict.device)
+    if not most or prediction is None:
+        return []
+    sentences, share = [], measured / most
+    if max(prediction.predicted, prediction.corrected) > _ROUNDED_UP * most:
+        sentences.append(describe_check_ceiling(most))
+    if verdict.outcome is Outcome.PASS and share < 1 / _ROUNDED_UP:
+        sentences.append(
+            f"{measured:.2f}x is {share:.0%} of the {most:.2f}x at which the device is never idle:"
+            " it counts the whole run, with the wait for its first batches; the share of device"
+            " time above is a typical block's."
+        )
+    return sentences
+
+
+_ROUNDED_UP = 1.01
+"""A predicted gain may be above the largest that a check can measure by this much, and a measured
+one below it, before a sentence explains the difference.
+"""
 
 
 def describe_open_gain(verdict: Verdict) -> str:

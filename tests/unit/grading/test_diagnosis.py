@@ -457,3 +457,14 @@ def test_a_prediction_is_joined_with_the_ceilings_of_the_other_answers():
     assert "you gave" not in describe_reading(gain, answers, figures)
     wrong = describe_reading(gain, {**answers, "evidence": 0.854}, figures, questions)
     assert wrong.endswith("you gave: with nothing but computation 2.12x."), "6.85x is nobody's"
+
+
+def test_a_prediction_is_held_against_the_most_that_a_check_can_measure():
+    gain = QuestionSpec("gain", "ratio", "?", predicts_gain=True)
+    figures = CaptureFigures({"largest_gain_ratio": 4.72, "busy_share": 0.21}, 1_000, lambda _: {})
+    reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
+    assert reading.startswith("The tool: a check measures 2.50x at most: it sets the device")
+    assert "it 40% busy, and 1 / 0.4 = 2.5. This capture shows it 21% busy" in reading
+    figures = CaptureFigures({"largest_gain_ratio": 1.8, "busy_share": 0.5}, 1_000, lambda _: {})
+    reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
+    assert "about 1.80x as fast" in reading and "at most" not in reading

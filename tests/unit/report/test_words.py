@@ -81,7 +81,9 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
     ],
 )
 def test_predictions(predicted, measured, end):
-    verdict = msgspec.structs.replace(made_up.passed(), prediction=Prediction(predicted, measured))
+    verdict = msgspec.structs.replace(
+        made_up.passed(), lab="roofline", prediction=Prediction(predicted, measured)
+    )
     assert words.describe_prediction(verdict).endswith(end)
 
 
@@ -139,6 +141,19 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
     assert sentence.endswith(end)
 
 
+def test_a_gain_that_no_check_can_measure_is_explained_beside_the_measured_one():
+    verdict = msgspec.structs.replace(
+        made_up.passed(), lab="idle-gpu", device="virtual", prediction=Prediction(4.7, 2.39)
+    )
+    sentence = words.describe_prediction(verdict)
+    assert "too high by a factor of 1.97. A check measures 2.50x at most: " in sentence
+    assert "2.39x is 96% of the 2.50x at which the device is never idle: it counts" in sentence
+    right = msgspec.structs.replace(verdict, prediction=Prediction(2.5, 2.49))
+    assert words.describe_prediction(right) == (
+        "You predicted 2.50x and measured 2.49x: right on the mark."
+    )
+
+
 def test_a_verdict_signed_before_predictions_named_their_quantity_still_has_the_same_bytes():
     assert msgspec.json.encode(Prediction(2.0, 1.5)) == b'{"predicted":2.0,"measured":1.5}'
 
@@ -191,10 +206,8 @@ def test_what_was_not_reached_is_no_doubt(reason):
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():
-    assert (
-        words.describe_prediction(made_up.slow())
-        == "You predicted 3.00x; this attempt ran 1.03x as fast."
-    )
+    sentence = words.describe_prediction(made_up.slow())
+    assert sentence.startswith("You predicted 3.00x; this attempt ran 1.03x as fast. A check ")
 
 
 def test_more_steps_than_columns_keep_the_slow_one():
