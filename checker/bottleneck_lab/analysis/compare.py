@@ -73,6 +73,10 @@ part of this (Bonferroni).
 """
 MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
+BESIDE_WORK = 0.9
+"""Where a device works for this share (0-1) of a range, a line or a wait of the host, the host
+takes longer there because it is ahead of the device.
+"""
 NOTABLE_SHARE = 0.005
 """A figure below this share of a step on both sides is not judged: nobody would act on it."""
 
@@ -83,7 +87,8 @@ class FigureChange(msgspec.Struct, frozen=True):
     it is gone), between `low` and `high`; a bound that the samples cannot bear is None. Of modelled
     times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel,
     the kernels that a fused one replaces, a line that was edited or moved, or copies of pageable
-    memory that are of pinned memory now, were called.
+    memory that are of pinned memory now, were called. `waits`: the host takes longer here because
+    the device is busy meanwhile, which is neither better nor worse.
     """
 
     what: str
@@ -95,6 +100,7 @@ class FigureChange(msgspec.Struct, frozen=True):
     low: float | None = None
     high: float | None = None
     was: tuple[str, ...] = ()
+    waits: bool = False
 
     @property
     def fixed(self) -> bool:
@@ -419,7 +425,13 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
     else:
         changes = [_judged(("step", "time"), samples, means, error_whole, paired)]
     changes += [_judged(key, merged, means, error_part, paired, was.get(key, ())) for key in keys]
-    return changes
+    beside = _beside_work(new, with_code)
+    return [
+        msgspec.structs.replace(each, outcome="differs", waits=True)
+        if each.outcome == "worse" and beside.get((each.group, each.what), 0.0) >= BESIDE_WORK
+        else each
+        for each in changes
+    ]
 
 
 def _renamed(before: Series, matches: Sequence[Match], one_for_one: Mapping[Key, Key]) -> Series:
@@ -460,16 +472,33 @@ def _comparable(observation: Observation, *, paired: bool, with_code: bool) -> S
     Of repeated captures there are no lines: each figure more would widen the intervals of all.
     """
     series: Series = {}
-    for (group, what), values in observation.figures.series.items():
-        line = LINE.match(what) if group == "line" else None
-        if line and not paired:
-            name = f"{line[1].rpartition('/')[2]}: {line[3]}"
-            if with_code:
-                name = f"{name}: {observation.code.get(what, '')}".removesuffix(": ")
-            series["line", name] = series.get(("line", name), 0) + values
-        elif group != "line":
-            series[group, what] = values
+    for key, values in observation.figures.series.items():
+        if not (paired and key[0] == "line"):
+            name = _name_alike(key, observation, with_code)
+            series[name] = series.get(name, 0) + values
     return series
+
+
+def _name_alike(key: Key, observation: Observation, with_code: bool) -> Key:
+    """Return the name that a figure has in a comparison."""
+    line = LINE.match(key[1]) if key[0] == "line" else None
+    if line is None:
+        return key
+    name = f"{line[1].rpartition('/')[2]}: {line[3]}"
+    if with_code:
+        name = f"{name}: {observation.code.get(key[1], '')}".removesuffix(": ")
+    return "line", name
+
+
+def _beside_work(observations: Sequence[Observation], with_code: bool) -> dict[Key, float]:
+    """Return the share (0-1) of each range, line and wait in which a device worked."""
+    sums: dict[Key, tuple[int, int]] = {}
+    for each in observations:
+        for key, (whole_ns, beside_ns) in each.figures.beside_work.items():
+            name = _name_alike(key, each, with_code)
+            so_far = sums.get(name, (0, 0))
+            sums[name] = so_far[0] + whole_ns, so_far[1] + beside_ns
+    return {key: beside_ns / max(whole_ns, 1) for key, (whole_ns, beside_ns) in sums.items()}
 
 
 def _pinned_since(before: Series, after: Series) -> dict[Key, Key]:

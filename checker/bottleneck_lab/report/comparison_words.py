@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
@@ -211,6 +211,16 @@ def describe_fixed(comparison: Comparison) -> str:
     return words.describe_fixed_prices(label_change(each, {}) for each in shown if each.fixed)
 
 
+def describe_ahead(changes: Sequence[FigureChange]) -> str:
+    """State what `waits` means where a change is called that; empty where none is."""
+    if not any(change.waits for change in changes):
+        return ""
+    return (
+        "waits: the device is busy nearly all that time. The host is ahead of it and waits there,"
+        " or works beside it, which costs no time."
+    )
+
+
 def describe_waits(comparison: Comparison) -> str:
     """State how often the host waits in a step, before and after; empty where it never does."""
     waits = comparison.waits_per_step
@@ -286,10 +296,12 @@ def judge_change(change: FigureChange) -> str:
     """Return whether a change is better or worse, in a word; of a line, operator, kernel or range
     that one side alone has, only that it is new: what it took the place of tells what it brought.
     Where a typical step says the opposite of the mean ones, it cannot be told. What a model charges
-    whatever runs is only called fixed.
+    whatever runs is only called fixed, and what takes the host longer beside a busy device waits.
     """
     if change.fixed:
         return "fixed"
+    if change.waits:
+        return "waits"
     contradicted = {"better": change.before < change.after, "worse": change.before > change.after}
     if contradicted.get(change.outcome):
         return "cannot tell"

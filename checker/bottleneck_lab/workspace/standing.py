@@ -72,14 +72,12 @@ def _grade_first(
     if first.told:
         return False, UNSET
     graded = [result for result in verdict.criteria if result.kind == "diagnosis"]
-    if any(result.holds is None for result in graded):
+    device = lab.spec.devices[verdict.device]
+    unjudged = device.judges_diagnosis and not graded
+    if unjudged or any(result.holds is None for result in graded):
         # The work was not measured, and no answer is graded without that.
         return None, UNSET
-    device = lab.spec.devices[verdict.device]
     if device.judges_diagnosis:
-        if not graded:
-            # The check ended before it had judged anything: no wrong answer is no right one.
-            return None, UNSET
         # These answers are graded against the verifier's own captures, and only the latest answers
         # are: they tell of the first diagnosis only while there is no correction.
         if corrections:

@@ -20,6 +20,7 @@ from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
+    describe_ahead,
     describe_differences,
     describe_others,
     describe_samples,
@@ -101,6 +102,29 @@ def test_a_part_is_judged_by_its_own_noise_and_not_by_the_step_s(timelines):
     assert precise.outcome == "better"
     assert precise.low < 60 / 2.8 < precise.high
     assert changes["kernel", "noisy"].outcome == "cannot tell"
+
+
+def test_a_host_that_now_waits_for_a_busy_device_is_not_worse(timelines):
+    """Once batches come in time, handing one over takes as long as the device is busy."""
+
+    def step(data_us, hand_over_us):
+        def run_step(run):
+            run.python(data_us)
+            run.launch("gemm", 2000.0)
+            begin = run.host
+            run.python(hand_over_us)
+            run.range("h2d", begin)
+
+        return run_step
+
+    fixed = compare(*timelines(step(6000.0, 50.0)), *timelines(step(10.0, 1900.0), seeds=[2]))
+    change = outcomes(fixed)["range", "h2d"]
+    assert (fixed.outcome, change.outcome, judge_change(change)) == ("better", "differs", "waits")
+    assert "costs no time" in describe_ahead(fixed.changes)
+    # The device is idle while a slower one is handed over: that does cost time.
+    slower = compare(*timelines(step(10.0, 1900.0)), *timelines(step(10.0, 9000.0), seeds=[2]))
+    change = outcomes(slower)["range", "h2d"]
+    assert (change.outcome, describe_ahead(slower.changes)) == ("worse", "")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
-from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.device.time import CPU, DeviceTime
 from bottleneck_lab.analysis.host.calls import SYNC_CALL
 from bottleneck_lab.analysis.host.lines import line_tracks
 from bottleneck_lab.analysis.host.operators import (
@@ -60,13 +60,15 @@ class StepFigures:
     devices' parts add up to.
 
     `origins`: which operator launched most of a kernel, by the kernel's name; a kernel that is
-    renamed or fused is told by it.
+    renamed or fused is told by it. `beside_work`: of a range, a line or a wait of the host, its
+    whole time, ns, and how much of that a device of its rank worked meanwhile.
     """
 
     steps: int
     series: Series
     origins: dict[str, str]
     mean_step_ns: float
+    beside_work: dict[Key, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,41 @@ def with_device_times(
     """
     step: Series = {("step", "time"): figures.series["step", "time"]}
     series = step | _device_series(times, find_steps(timeline), figures.steps) | figures.series
-    return replace(figures, series=series)
+    return replace(figures, series=series, beside_work=_find_beside_work(timeline, times))
+
+
+def _find_beside_work(
+    timeline: Timeline, times: Sequence[DeviceTime]
+) -> dict[Key, tuple[int, int]]:
+    """Return, by range, line and wait of the host, its time in its rank's window and how much of
+    that lies beside work of the rank's devices, ns; nothing without devices.
+    """
+    lines = np.isin(timeline.python.thread, line_tracks(timeline))
+    tables: dict[Group, HostTable] = {
+        "range": timeline.ranges,
+        "line": take(timeline.python, lines),
+        "sync": take(timeline.runtime, named(timeline, timeline.runtime, SYNC_CALL)),
+    }
+    sums: dict[Key, tuple[int, int]] = {}
+    for rank in {time.rank for time in times if time.device != CPU}:
+        own = [time for time in times if time.rank == rank]
+        busy, window = iv.join(iv.NONE, *(time.busy for time in own)), own[0].window
+        for group, table in tables.items():
+            begun = (table.start >= window.start) & (table.start < window.end)
+            rows = take(table, (table.rank == rank) & begun)
+            beside = iv.covered_within(busy, rows.start, rows.end)
+            whole_by_name, beside_by_name = (
+                np.bincount(rows.name, weights=ns, minlength=len(timeline.strings))
+                for ns in (rows.end - rows.start, beside)
+            )
+            for name in np.flatnonzero(whole_by_name).tolist():
+                key = group, timeline.strings[name]
+                whole_ns, beside_ns = sums.get(key, (0, 0))
+                sums[key] = (
+                    whole_ns + int(whole_by_name[name]),
+                    beside_ns + int(beside_by_name[name]),
+                )
+    return sums
 
 
 def find_work_figures(timeline: Timeline) -> StepFigures:

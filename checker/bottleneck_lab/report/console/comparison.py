@@ -14,6 +14,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     FINDINGS,
     GROUPS,
+    describe_ahead,
     describe_differences,
     describe_fixed,
     describe_headline,
@@ -40,6 +41,7 @@ _STYLES = {
     "new": "",
     "differs": "",
     "fixed": "",
+    "waits": "",
 }
 
 
@@ -87,6 +89,8 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         if fixed and any(change.fixed for change in changes):
             sheet.line(fixed, indent=1, style="dim")
             fixed = ""  # said once
+        if ahead := describe_ahead(changes):
+            sheet.line(ahead, indent=1, style="dim")
 
 
 def _print_changes(

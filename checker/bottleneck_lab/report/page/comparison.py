@@ -6,6 +6,7 @@ from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report.comparison_words import (
     FINDINGS,
     GROUPS,
+    describe_ahead,
     describe_differences,
     describe_fixed,
     describe_headline,
@@ -33,6 +34,7 @@ _STYLES = {
     "new": "soft",
     "differs": "soft",
     "fixed": "soft",
+    "waits": "soft",
 }
 
 
@@ -80,6 +82,8 @@ def comparison_section(comparison: Comparison) -> Section:
         if fixed and any(change.fixed for change in changes):
             tables.append(tag("p", fixed, class_="soft"))
             fixed = ""  # said once
+        if ahead := describe_ahead(changes):
+            tables.append(tag("p", ahead, class_="soft"))
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for field, title in FINDINGS.items()
