@@ -50,6 +50,17 @@ def short_name(name: str) -> str:
     return f"{base}<{', '.join(_purpose(arguments)) or '…'}>"
 
 
+def cut_name(name: str, room: int, ellipsis: str = "…") -> str:
+    """Return a name in at most `room` characters, with its middle left out: names often differ only
+    at their end.
+    """
+    if len(name) <= room:
+        return name
+    left = max(0, room - len(ellipsis))
+    tail = left * 2 // 5
+    return name[: left - tail] + ellipsis + name[len(name) - tail :]
+
+
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Return the short name of each; those that would be alike keep the arguments in which they
     differ, and get a number where they differ in nothing that can be shown.

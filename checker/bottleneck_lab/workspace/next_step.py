@@ -166,12 +166,12 @@ def has_looked(workspace: Workspace, record: Record) -> bool:
 
 
 def _is_unread(workspace: Workspace, record: Record, latest: Path | None) -> bool:
-    """Return True if nothing is answered yet and nobody has read the report of the latest capture,
-    which is the evidence: after a capture, its top alone is shown.
+    """Return True if nothing is answered yet and no report of a capture was read, which is the
+    evidence: after a capture, its top alone is shown.
     """
     answers = load_answers(workspace.root)
     begun = record.commitments or any(map(is_given, answers.values()))
-    looked = latest is None or is_report_read(workspace, latest.name)
+    looked = latest is None or load_looks(workspace).reports
     return workspace.lab.spec.evidence == "profile" and not begun and not looked
 
 

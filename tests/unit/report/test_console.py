@@ -472,9 +472,34 @@ def test_a_stretch_says_what_each_device_ran_and_tells_messages_by_their_size(dr
     assert re.search(r"20.0% +20 ns ncclDevKernel_AllReduce of 27.0 MiB\n", text)
     long = [replace(each, name="nccl_with_a_long_name" * 5) for each in work]
     cut = draw(render_selection, Selection(0, 100, [replace(device, work=long)], []), timeline)
-    assert re.search(r"nccl\w+… of 4 B \(15 times\)\n", cut)
-    assert re.search(r"nccl\w+… of 27.0 MiB\n", cut)
+    assert re.search(r"nccl\w+…\w+ of 4 B \(15 times\)\n", cut)
+    assert re.search(r"nccl\w+…\w+ of 27.0 MiB\n", cut)
     assert max(map(len, cut.splitlines())) <= 80
+
+
+def test_names_that_differ_only_at_their_end_stay_apart_in_every_list(draw):
+    """In lists of kernels, operators and gaps, at the width of a small terminal."""
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    long = "autograd::engine::evaluate_function_of_the_third_layer_of_the_encoder_"
+    (use,) = summary.devices
+    kernels = [replace(summary.kernels[0], name=f"{long}{end}") for end in ("nn", "tn")]
+    operators = [replace(summary.operators[0], name=f"aten::{long}{end}") for end in ("in", "out")]
+    gaps = [replace(use.largest_gaps[0], after=f"{long}{end}") for end in ("fwd", "bwd")]
+    devices = [replace(use, largest_gaps=gaps)]
+    summary = replace(summary, kernels=kernels, operators=operators, devices=devices)
+    text = draw(render_summary, evidence_only(summary))
+    for end in ("nn", "tn", "in", "out", "fwd", "bwd"):
+        assert re.search(rf"…\w+_{end}$", text, re.MULTILINE), end
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_a_wait_is_for_is_shown_whole(draw):
+    summary = summarise(load(CAPTURES / "synthetic-sync.json.gz"))
+    awaited = "Memcpy HtoD (Pageable -> Device)"
+    rows = [replace(summary.syncs[0], line="train.py(31): train", awaited=awaited, awaited_ns=1)]
+    rows = [replace(row, awaited_line="train.py(30): train") for row in rows]
+    text = " ".join(draw(render_summary, replace(summary, syncs=rows)).split())
+    assert f"for {awaited}, launched in train.py(30): train" in text
 
 
 def test_a_part_without_which_nothing_would_be_faster_says_so(draw):

@@ -219,7 +219,7 @@ def kernels_like(
             return []
         largest = rows[0].name
         if len(largest) > 60:
-            largest = largest[:57] + "..."
+            largest = f"{largest[:35]}…{largest[-24:]}"  # kernels often differ at their end only
         evidence = (
             f"{sum(row.calls for row in rows)} {called} take {share:.0%} of the time; the largest"
             f" is {largest}."

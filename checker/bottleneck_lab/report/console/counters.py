@@ -38,12 +38,12 @@ def render_counters(
         against = ""
         if pair.library is not None and pair.ratio is not None:
             against = (
-                f", {pair.ratio:.2f}x the speed of {sheet.fit(pair.library.name, 36)}"
+                f", {pair.ratio:.2f}x the speed of {sheet.fit_name(pair.library.name, 36)}"
                 f" ({words.format_duration(pair.library.duration_ns)})"
             )
         sheet.line(
             f"{words.format_duration(pair.own.duration_ns)}"
-            f" {sheet.fit(pair.own.name, 36)}{against}",
+            f" {sheet.fit_name(pair.own.name, 36)}{against}",
             indent=1,
             lead=f"{nth} ",
         )

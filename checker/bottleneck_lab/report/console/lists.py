@@ -50,7 +50,9 @@ def print_gaps(
         if len(summary.devices) > 1:
             where = f", {device_names([use for _, use in alike], summary)}"
         lead = f"{listed:>{widest}} {length} "
-        sheet.path(lead + sheet.fit(f"{at}{where}{after}", sheet.width - len(lead) - 2), indent=1)
+        sheet.path(
+            lead + sheet.fit_name(f"{at}{where}{after}", sheet.width - len(lead) - 2), indent=1
+        )
 
 
 def print_launches(sheet: Sheet, summary: Summary) -> None:
@@ -226,7 +228,7 @@ def print_intensities(sheet: Sheet, summary: Summary) -> None:
         figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
         sheet.path(
             sheet.safe(figures)
-            + sheet.fit(f"{row.operator} {row.precision}", sheet.width - len(figures) - 1),
+            + sheet.fit_name(f"{row.operator} {row.precision}", sheet.width - len(figures) - 1),
             indent=1,
         )
     for precision in sorted({row.precision for row in roofline.rows}) if roofline.machine else ():

@@ -71,7 +71,7 @@ def print_holders(
         cells = f"{held:>{_HELD}}{blocks:>{_BLOCKS}}{peak:>{_PEAK}}{growth:>{_GROWTH}}"
         sheet.write(
             Text(
-                sheet.safe(f" {sheet.fit(line, _LINE - 1):{_LINE}}{cells}"),
+                sheet.safe(f" {sheet.fit_name(line, _LINE - 1):{_LINE}}{cells}"),
                 style="bold" if row.grows else "",
             )
         )

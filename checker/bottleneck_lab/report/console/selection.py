@@ -111,9 +111,9 @@ def _print_threads(
 
 def _print_named(sheet: Sheet, name: str, more: str, time_ns: int, rows: int, length: int) -> None:
     """Print what took part of the stretch: its share, its time, its name, and how often it ran. A
-    long name is cut before `more`, which tells it from others.
+    long name is cut before `more`, which tells it from others as well.
     """
     lead = f"{words.format_share_column(time_ns / length):>6} {words.format_duration(time_ns):>9} "
     count = f" ({rows:,} times)" if rows > 1 else ""
     room = sheet.width - len(lead) - 3 - len(count)
-    sheet.path(f"{sheet.safe(lead)}{sheet.fit(name, room, end=more)}{count}", indent=3)
+    sheet.path(f"{sheet.safe(lead)}{sheet.fit_name(name, room, end=more)}{count}", indent=3)

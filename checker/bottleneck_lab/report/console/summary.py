@@ -297,7 +297,8 @@ def _print_waits(sheet: Sheet, summary: Summary) -> None:
     sheet.heading(words.WAITED)
     waits = _waits(summary)
     for name, ns, code in waits[:TOP]:
-        sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns), code)
+        share = ns / _wall_ns(summary)
+        sheet.ranked(name, share, words.format_duration(ns), code, wrapped=True)
     if sum(ns for _, ns, _ in waits) > 2 * sum(use.idle_ns for use in summary.devices):
         sheet.line(words.WAITED_BESIDE, indent=1, style="dim")
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bottleneck_lab.report import words
 from bottleneck_lab.report.ascii import to_ascii
+from bottleneck_lab.report.kernel_names import cut_name
 
 # Lines longer than this are hard to read, however wide the terminal.
 MAX_WIDTH = 100
@@ -116,17 +117,21 @@ class Sheet:
         """Write a path or command on one line, however long, so it can be copied."""
         self.write(Text(" " * indent + self.safe(text)))
 
-    def fit(self, text: str, room: int, *, lines: bool = False, end: str = "") -> str:
-        """Return `text` and `end`, cut to `room` characters before the `end`, on one line unless it
-        may have `lines`.
-        """
-        text, ellipsis, end = self.safe(text), self.safe("…"), self.safe(end)
+    def fit(self, text: str, room: int, *, lines: bool = False) -> str:
+        """Return `text`, cut to `room` characters, on one line unless it may have `lines`."""
+        text, ellipsis = self.safe(text), self.safe("…")
         if not lines:
             text = " ".join(text.split())
-        room -= len(end)
         if len(text) <= room:
-            return text + end
-        return text[: max(0, room - len(ellipsis))] + ellipsis + end
+            return text
+        return text[: max(0, room - len(ellipsis))] + ellipsis
+
+    def fit_name(self, name: str, room: int, *, end: str = "") -> str:
+        """Return a name and `end` on one line of `room` characters; of a longer name the middle is
+        left out.
+        """
+        name, end = " ".join(self.safe(name).split()), self.safe(end)
+        return cut_name(name, room - len(end), self.safe("…")) + end
 
     def write(self, text: Text) -> None:
         """Write one line as it is, whatever its length."""
@@ -183,7 +188,7 @@ class Sheet:
         room = max(22, self.width // 3 - 3)
         bar = self.bar(low=share, high=share, end=1.0, width=max(6, self.width - room - 22))
         percent = words.format_share_column(share)
-        self.path(f"{self.fit(label, room):{room}} {bar} {percent:>6} {figure:>9}", indent=2)
+        self.path(f"{self.fit_name(label, room):{room}} {bar} {percent:>6} {figure:>9}", indent=2)
 
     def source(self, code: str, *, indent: int) -> None:
         """Write a line of source code, cut to the width; nothing where it is not known."""
@@ -191,13 +196,20 @@ class Sheet:
             text = f"{' ' * indent}{self.fit(code, self.width - indent - 1)}"
             self.write(Text(text, style="dim"))
 
-    def ranked(self, name: str, share: float, figure: str, code: str = "") -> None:
+    def ranked(
+        self, name: str, share: float, figure: str, code: str = "", *, wrapped: bool = False
+    ) -> None:
         """Write `41.2% figure ███ name`: a short bar leaves room for the long names of kernels,
-        operators and lines. The `code` of a line stands below its name.
+        operators and lines. The `code` of a line stands below its name. What is more than a name is
+        `wrapped` instead of cut.
         """
         bar = self.bar(low=share, high=share, end=1.0, width=8)
         lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
-        self.path(self.safe(lead) + self.fit(name, self.width - len(lead) - 2), indent=1)
+        if wrapped:
+            self.line(name, lead=self.safe(lead), indent=1)
+        else:
+            room = self.width - len(lead) - 2
+            self.path(self.safe(lead) + self.fit_name(name, room), indent=1)
         self.source(code, indent=len(lead) + 1)
 
 

@@ -17,7 +17,7 @@ from isal import igzip
 
 from bottleneck_lab.analysis.steps.window import find_window, step_costs, step_rows
 from bottleneck_lab.analysis.summary import Analysis
-from bottleneck_lab.report.kernel_names import short_names
+from bottleneck_lab.report.kernel_names import cut_name, short_names
 from bottleneck_lab.report.page.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -170,9 +170,7 @@ def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str]
         used[row.name] = True
     new_index = np.cumsum(used) - 1
     names = [strings[index] for index in np.flatnonzero(used).tolist()]
-    return [
-        name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…" for name in names
-    ], new_index
+    return [cut_name(name, MAX_NAME) for name in names], new_index
 
 
 def _pack_columns(

@@ -18,7 +18,7 @@ from bottleneck_lab.report.breakdown import (
     describe_lines,
     line_label,
 )
-from bottleneck_lab.report.kernel_names import short_name, short_names
+from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_words import (
     COLUMNS,
     describe_growth,
@@ -375,7 +375,7 @@ def _name(name: str, short: str = "") -> Markup:
     short = short or short_name(name)
     return tag(
         "code",
-        short if len(short) <= 120 else f"{short[:119]}…",
+        cut_name(short, 120),
         title=name[:2000] if short != name or len(name) > 120 else None,
     )
 

@@ -314,7 +314,9 @@ class Timeline {
   drawName(pen, text, look, left, y, room) {
     const fits = Math.floor(room / 6);
     const own = text.replace(/^emulated: /, "");  // The heading of the lane says so already.
-    const shown = own.length > fits ? `${own.slice(0, Math.max(1, fits - 1))}…` : own;
+    const tail = fits < 16 ? 0 : Math.floor(fits * 0.4);  // Names often differ at their end only.
+    const head = own.slice(0, Math.max(1, fits - 1 - tail));
+    const shown = own.length > fits ? `${head}…${own.slice(own.length - tail)}` : own;
     if (look.gap) {
       pen.fillStyle = this.ink.ground;
       pen.fillRect(left - 2, y + 2, Math.min(room, pen.measureText(shown).width) + 4, ROW_HEIGHT - 6);
