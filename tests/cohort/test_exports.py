@@ -22,7 +22,12 @@ from bottleneck_lab.cohort.grading.exports import (
     guests,
     render_exports_table,
 )
-from bottleneck_lab.cohort.grading.grades import DAY_S, late_share, load_grades
+from bottleneck_lab.cohort.grading.grades import (
+    DAY_S,
+    late_share,
+    load_grades,
+    override_grade,
+)
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
@@ -125,6 +130,13 @@ def test_a_roster_says_how_many_it_holds_and_what_is_not_read():
     assert describe_roster(roster, 2, 0) == (
         "Read 2 learners from the roster: 2 added, 0 corrected. Columns that are not read: diet."
     )
+
+
+def test_an_export_is_not_said_to_have_columns_that_are_not_read():
+    ours = b"student_id,name,lab,score\ns1,Ada,slow,3\n"
+    gradescope = b"First Name,Last Name,SID,Email,slow\nAda,Lovelace,s1,a@b.c,3\n"
+    for table in (ours, gradescope):
+        assert "not read" not in describe_roster(read_roster(table), 0, 0), table
 
 
 def test_a_roster_without_names_leaves_names_alone(sqlite_room):
@@ -470,6 +482,23 @@ def test_exports_have_the_columns_that_their_readers_want(room):
     assert len(json.loads(exported(room, "json"))["grades"]) == 2 * 5
     plain = list(csv.DictReader(io.StringIO(exported(room, "csv"))))
     assert {row["outcome"] for row in plain if row["lab"] == "slow"} == {"PASS"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [("nbgrader", "comment"), ("gradescope", "slow - Comment"), ("moodle", "slow feedback")],
+)
+def test_an_override_is_told_from_points_by_the_rules(room, kind, column):
+    measured(room, roster_room(room)[0])
+    assert "At the board" not in exported(room, kind)
+    student = grades(room)["s1", "slow"].student
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, room.clock())
+        override_grade(connection, student, "slow", 7.0, "At the board", instructor, 0.0)
+    table = exported(room, kind)
+    comments = [row[column] for row in csv.DictReader(io.StringIO(table))]
+    assert sorted(filter(None, comments)) == ["At the board"]
+    assert len(read_roster(table.encode()).learners) == 2, "and it is a roster again"
 
 
 def test_no_cell_of_any_export_becomes_a_formula(room):

@@ -17,7 +17,7 @@ from bottleneck_lab.cohort.running.durations import (
     load_durations,
     typical_s,
 )
-from bottleneck_lab.cohort.running.forecast import forecast, load_forecast, needs_quiet
+from bottleneck_lab.cohort.running.forecast import Forecast, forecast, load_forecast, needs_quiet
 from bottleneck_lab.cohort.running.queue_order import Waiting
 from bottleneck_lab.cohort.running.workers import (
     RunnerStatus,
@@ -111,6 +111,11 @@ def test_what_needs_a_missing_data_set_waits_for_it_or_goes_elsewhere(sqlite_roo
         assert load_room(connection, judge, room.clock()).runners[0].missing == []
         assert "No runner has the data set photos, so submissions to slow wait" in sentence
         assert leases.peek(connection, "another", devices).lab == "slow"
+
+
+def test_whoever_waits_less_has_nobody_ahead_who_waits_longer():
+    room = Forecast({"a": 11.0, "b": 30.0, "c": 3.0, "d": None}, paused=False)
+    assert [room.ahead_of(each) for each in "abcd"] == [0, 1, 0, 3]
 
 
 def test_what_is_being_measured_is_ahead_of_whoever_waits_for_it(sqlite_room):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from bottleneck_lab.catalog import QuestionSpec, load_labs
+from bottleneck_lab.catalog import QuestionSpec, find_lab, load_labs
 from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
@@ -21,10 +21,11 @@ from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declar
 from bottleneck_lab.cohort.server.state import _templates, figure, holding, prose
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
 
 from ..processes import PATIENCE_S
 from .conftest import opened_room
+from .fake_job import verdict_of
 from .serving import Visitor, log_in, serving
 from .test_runner import run_until, settled
 
@@ -158,10 +159,32 @@ def test_what_was_not_reached_is_called_not_measured():
     assert holding(replace(reached, holds=True)) == "✓ yes"
 
 
-def test_a_form_states_the_rule_for_a_stretch_before_it_is_answered():
+def parts():
+    """The macros that pages share."""
     templates = _templates()
     templates.filters["moment"] = str
-    fields = templates.get_template("parts.html").module.questions_fields
+    return templates.get_template("parts.html").module
+
+
+def test_a_verdict_says_on_a_page_what_it_says_in_the_terminal():
+    speed = CriterionResult("speedup", "target", None, "A: open.", 2.3, 1.6, 3.2, 2.0, unit="x")
+    waits = CriterionResult("waits", "mechanism", None, "B: not measured, since C.")
+    verdict = replace(
+        verdict_of(find_lab("slow"), find_lab("slow").path, "cpu"),
+        criteria=[speed, waits],
+        prediction=Prediction(2.5, None),
+        diagnosis=Standing(True, measured=False, missed=["evidence"], corrections=1, hints=2),
+    )
+    text = " ".join(re.sub(r"<[^>]+>", " ", str(parts().criteria(verdict))).split())
+    assert "undecided 1.6–3.2x at least 2x" in text, "no figure that decides nothing"
+    assert "The target lies in that range" in text
+    assert "waits not measured – –" in text
+    assert "Predicted 2.5x; the gain was between 1.60x and 3.20x, undecided." in text
+    assert "on the first try with 2 hints, evidence wrong at first, corrected once." in text
+
+
+def test_a_form_states_the_rule_for_a_stretch_before_it_is_answered():
+    fields = parts().questions_fields
     where = QuestionSpec("where", "interval", "Where?", shows="idle_share", least=0.8)
     assert "A stretch is 0.2% to 10% of the capture long" in fields([where], {}, lambda _: [])
     assert "A stretch" not in fields([replace(where, shows=None)], {}, lambda _: [])

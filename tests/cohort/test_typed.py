@@ -67,6 +67,26 @@ def test_a_form_that_is_refused_comes_back_on_its_own_page(sqlite_room):
         assert load_settings(connection).max_waiting != 9
 
 
+def test_a_preview_does_not_say_that_it_is_saved(sqlite_room):
+    with pages(sqlite_room) as (instructor, _, _):
+        preview = instructor.post("/labs/slow", action="preview", budget="3").text
+        assert "Nothing is saved yet" in preview
+        assert "Saved: what this page shows" not in preview
+        assert "Saved: what this page shows" in instructor.get("/labs/slow").text
+
+
+def test_a_form_that_asks_for_a_page_is_refused_on_its_own_page(sqlite_room):
+    with pages(sqlite_room) as (instructor, _, _):
+        answer = instructor.get("/workshop/runsheet?plan=six-weeks&start=soon")
+        assert answer.status == 400
+        assert "<h1>Workshop" in answer.text
+        assert "&#39;soon&#39;" in answer.text
+        assert '<option value="six-weeks" selected>' in answer.text
+        assert instructor.get("/submissions/none?against=before").text.count("<form") == 1, (
+            "a link with a query is no form"
+        )
+
+
 def test_what_there_is_not_is_said_in_words(sqlite_room):
     with pages(sqlite_room) as (instructor, _, port):
         for visitor in (instructor, Visitor(port)):

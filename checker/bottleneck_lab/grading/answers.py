@@ -63,7 +63,8 @@ def parse_answers(
         answer = read_answer(by_id[key], value)
         complaint = form_problem(by_id[key], answer)
         if complaint:
-            wrong.append(f"{key}: {complaint}")
+            help_ = f" {by_id[key].measure}" if by_id[key].form else ""
+            wrong.append(f"{key}: {complaint}{help_}".rstrip())
         else:
             answers[key] = answer
     return answers, wrong
@@ -112,7 +113,7 @@ def form_problem(question: QuestionSpec, answer: object) -> str | None:
         if not isinstance(answer, str):
             fault = "Write a text, in quotes."
         elif question.form and not re.search(question.form, answer.strip(), re.IGNORECASE):
-            fault = f"'{answer}' is not in the form of an answer here. {question.measure}".rstrip()
+            fault = f"'{answer}' is not in the form of an answer here."
     elif question.type == "interval":
         if not isinstance(answer, str) or not parse_stretch(answer):
             fault = "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."

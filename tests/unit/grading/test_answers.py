@@ -49,6 +49,7 @@ def test_words_in_another_form_are_refused_when_they_are_given(lab, answer, righ
     questions = find_lab(lab).spec.questions
     answers, wrong = parse_answers(questions, [answer])
     assert bool(answers) == right
-    assert right or "is not in the form of an answer here." in wrong[0]
+    assert right or "is not in the form of an answer here. " in wrong[0], "its help is not at hand"
     bounds = next((each for each in questions if each.id == "bounds"), None)
-    assert bounds is None or form_problem(bounds, "foo"), "so is what diagnosis.toml says"
+    fault = form_problem(bounds, "foo") if bounds else "of an answer here."
+    assert (fault or "").endswith("of an answer here."), "a verdict repeats no help"

@@ -149,9 +149,9 @@ def plain_csv(book: Gradebook) -> bytes:
 
 def nbgrader_csv(book: Gradebook) -> bytes:
     """Write grades as `nbgrader export` does."""
-    others = _others(book)
-    rows = [_cells(NBGRADER, grade) + _cells(others, grade.student) for grade in book.grades]
-    return write_csv([*NBGRADER, *others], rows)
+    columns, others = {**NBGRADER, **_overrides(book, "comment")}, _others(book)
+    rows = [_cells(columns, grade) + _cells(others, grade.student) for grade in book.grades]
+    return write_csv([*columns, *others], rows)
 
 
 CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
@@ -207,10 +207,20 @@ def moodle_csv(book: Gradebook) -> bytes:
 
 def gradescope_csv(book: Gradebook) -> bytes:
     """Write grades laid out as Gradescope's own export of a course's grades is."""
-    header, rows = _wide(book, GRADESCOPE, _GRADESCOPE_LAB)
+    columns = {**_GRADESCOPE_LAB, **_overrides(book, " - Comment")}
+    header, rows = _wide(book, GRADESCOPE, columns)
     for row, (_, grades) in zip(rows, book.by_student(), strict=True):
         row.append(_hours(sum(grade.late_s for grade in grades)))
     return _with_others(book, [*header, "Total Lateness (H:M:S)"], rows, known="section")
+
+
+def _overrides(book: Gradebook, name: str) -> Columns[Grade]:
+    """Return a column with the comments of overrides, where there are any: without it, nobody could
+    tell them from points by the rules.
+    """
+    if not any(grade.override for grade in book.grades):
+        return {}
+    return {name: lambda grade: grade.override.comment if grade.override else ""}
 
 
 _OTHERS: Columns[Student] = {

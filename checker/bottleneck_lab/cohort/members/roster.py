@@ -223,8 +223,10 @@ def read_roster(data: bytes) -> Roster:
         learners = [dict(one) for one in dict.fromkeys(tuple(each.items()) for each in learners)]
         guests = list(dict.fromkeys(guests))
     _require_learners(learners, guests)
-    # Nobody expects assignments and totals of a gradebook to be read.
-    ignored = set() if canvas else set(range(len(header))) - {*columns.values()}
+    # Nobody expects the points in a gradebook or in another export to be read.
+    ignored = set(range(len(header))) - {*columns.values()}
+    if export or per_lab:
+        ignored = set()
     return Roster(learners, [header[at] for at in sorted(ignored) if header[at]], guests)
 
 

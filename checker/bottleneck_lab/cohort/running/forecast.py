@@ -92,14 +92,16 @@ class Forecast(NamedTuple):
     def ahead_of(self, handle: str) -> int:
         """Return how many are measured before that submission; 0 if it does not wait.
 
-        What no runner can measure holds up nobody but its like. What is being measured is ahead of
-        whatever has to wait for a machine.
+        What no runner can measure holds up nobody but its like, and what waits longer for another
+        machine holds up nobody either. What is being measured is ahead of whatever has to wait for
+        a machine.
         """
         if handle not in self.waits_s:
             return 0
         wait_s, order = self.waits_s[handle], list(self.waits_s)
         before = order[: order.index(handle)]
-        waiting = sum(wait_s is None or self.waits_s[each] is not None for each in before)
+        waits = [self.waits_s[each] for each in before]
+        waiting = sum(wait_s is None or (each is not None and each <= wait_s) for each in waits)
         return waiting + (self.running if wait_s else 0)
 
 

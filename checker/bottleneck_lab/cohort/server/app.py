@@ -143,8 +143,14 @@ def _problem(request: Request, problem: LabError, status: int) -> Response:
 async def _form_again(request: Request, refused: RefusedError) -> Response | None:
     """Return the page of the form that was refused, with what was typed; None without one."""
     fields: Fields | None = getattr(request.state, "typed", None)
+    if request.method == "GET" and request.query_params:
+        fields = Fields()
+        fields.update(request.query_params)
     page = await page_of_form(request) if fields is not None else None
     if fields is None or page is None:
+        return None
+    # A link with a query is no form, and has nothing that could be typed again.
+    if request.method == "GET" and f'action="{request.url.path}"' not in page[1]:
         return None
     notice = state(request).render(
         "_refused.html",

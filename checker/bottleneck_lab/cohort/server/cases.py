@@ -15,7 +15,7 @@ from bottleneck_lab.cohort.view import cases
 from bottleneck_lab.cohort.view.cases import AnsweredCase
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices
-from bottleneck_lab.grading.cases import QUESTIONS, Case, habits, streak
+from bottleneck_lab.grading.cases import QUESTIONS, Case, habits, streak, weakness
 from bottleneck_lab.workspace.cases import PROGRAM, find_case, load_library
 
 router = APIRouter()
@@ -30,6 +30,9 @@ def library(request: Request, session: AsLearner) -> Response:
         listed = []
     answered = _answered(request, session)
     past = [each.past for each in answered.values()]
+    rights = [
+        {result.id: result.holds is True for result in each.results} for each in answered.values()
+    ]
     return state(request).page(
         "cases.html",
         session,
@@ -37,7 +40,7 @@ def library(request: Request, session: AsLearner) -> Response:
         answered=answered,
         named=sum(each.called == each.cause for each in past),
         streak=streak(past),
-        habits=habits(past),
+        habits=[*habits(past), *weakness(rights)],
     )
 
 

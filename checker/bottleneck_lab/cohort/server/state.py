@@ -26,8 +26,17 @@ from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.diagnosis import stretch_rule
-from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.report.words import describe_doubt, describe_open_gain, unmeasured_because
+from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.report.words import (
+    asks_for_cause,
+    describe_doubt,
+    describe_open_gain,
+    describe_standing,
+    format_measured,
+    format_target,
+    unmeasured_because,
+    wrong_answers,
+)
 from bottleneck_lab.wording import counted, spell_duration
 
 if TYPE_CHECKING:
@@ -139,6 +148,9 @@ def _templates() -> Environment:
         holding=holding,
         doubt=describe_doubt,
         open_gain=describe_open_gain,
+        measured=format_measured,
+        target=format_target,
+        standing=standing,
         stretch_rule=stretch_rule,
     )
     return environment
@@ -168,6 +180,13 @@ def holding(criterion: CriterionResult) -> str:
     if unmeasured_because(criterion):
         return "not measured"
     return {True: "✓ yes", False: "✗ no", None: "undecided"}[criterion.holds]
+
+
+def standing(verdict: Verdict) -> str:
+    """Return what the first diagnosis is worth, as `lab check` says it; empty if none is known."""
+    return describe_standing(
+        verdict.diagnosis, names_cause=asks_for_cause(verdict), wrong=wrong_answers(verdict)
+    )
 
 
 def figure(value: float | None, unit: str = "") -> str:

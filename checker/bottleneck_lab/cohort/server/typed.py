@@ -16,8 +16,12 @@ _UNTOUCHED = {"hidden", "password", "file", "submit"}
 async def page_of_form(request: Request) -> tuple[str, str] | None:
     """Return the path and the HTML of the page from which a form was sent: the one at its address,
     or at the nearest above it. None if this browser gets none there.
+
+    A form that only asks for a page stands on one above: at its address is what was asked for.
     """
     path = request.url.path
+    if request.method == "GET":
+        path = path.rpartition("/")[0]
     while path:
         status, body = await _get(request, path)
         if status == 200:
