@@ -156,3 +156,40 @@ def test_the_model_s_fixed_charge_is_a_cause_of_its_own_beside_the_launches(tmp_
     assert not {"idle-fixed"} & set(summary.gains)
     (finding,) = [each for each in summary.findings if each.id == "launch-bound"]
     assert finding.share_of_wall == pytest.approx(launch.idle_ns / use.working_ns)
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "ends", "cause", "evidence"),
+    [
+        ("preprocess", 10, 110, "input", "Most of that is in preprocess, on another thread."),
+        ("preprocess", 2, 109, "input", "Most of that is in preprocess, on another thread."),
+        ("tokenise", 10, 110, "python", "another thread was in tokenise: if the thread that feeds"),
+        # It reads ahead, and ends at any time.
+        ("preprocess", 70, 170, "python", "another thread was in preprocess: if the thread that"),
+        ("preprocess", 10, 50, "python", ""),
+    ],
+)
+def test_a_pause_that_ends_when_another_thread_is_done_was_a_wait_for_it(
+    tmp_path, name, begins, ends, cause, evidence
+):
+    """A thread that waits for a batch in `queue.get()` records nothing."""
+    events: list[dict] = []
+
+    def add(category: str, name: str, start: float, us: float, tid: int) -> None:
+        row = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": us}
+        number = {"correlation": 1 + start // 110_000, "device": 0}
+        events.append({**row, "pid": 1, "tid": tid, "args": number})
+
+    for at in range(0, 1_320_000, 110_000):
+        add("user_annotation", name, at + begins * 1000, (ends - begins) * 1000, tid=2)
+        add("cuda_runtime", "cudaLaunchKernel", at, 5, tid=1)
+        add("kernel", "gemm", at + 10, 9_000, tid=7)
+        add("cuda_runtime", "cudaStreamSynchronize", at + 20, 9_500, tid=1)
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    summary = summarise(load(tmp_path / "x.json"))
+    finding = summary.findings[0]
+    most = summary.devices[0].gap_causes[0]
+    assert (most.cause, most.sure) == (cause, "likely" if cause == "input" else "unsure")
+    assert finding.id == {"input": "input-starved", "python": "host-stalls"}[cause]
+    assert evidence in finding.evidence
+    assert bool(evidence) == ("another thread" in finding.evidence)

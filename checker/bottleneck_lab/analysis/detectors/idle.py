@@ -77,7 +77,7 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
             evidence += seen.line_of(cause) or elsewhere
             advice = known_lines or advice
         else:
-            evidence += seen.line_of(cause)
+            evidence += seen.line_of(cause) or _beside_the_thread(seen, cause)
         evidence += _in_other_ranks(seen, cause)
         removal = Removal(causes=(cause,))
         evidence += _beside_the_device(seen, removal, share)
@@ -85,6 +85,20 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         return [Detection(evidence, share, advice=advice, where=where, removal=removal)]
 
     return detect
+
+
+def _beside_the_thread(seen: Evidence, cause: Cause) -> str:
+    """Return a sentence on what another thread did for most of the time, which the one that
+    launches may have waited for; "" without such.
+    """
+    parts = [part for use in seen.devices for part in use.gap_causes if part.cause == cause]
+    beside = next((part.beside for part in parts if part.beside), "")
+    if not beside:
+        return ""
+    return (
+        f" For most of that another thread was in {beside}: if the thread that feeds the device"
+        ' waited for it, mark that wait (`record_function("wait_batch")`) to see how long it is.'
+    )
 
 
 def _beside_the_device(seen: Evidence, removal: Removal, share: float) -> str:

@@ -6,9 +6,10 @@ activity was launched before the gap began, the host is not to blame. Of what is
 stretches in which the host launched one thing after another are `launch`: it was late all the same;
 what the model of a host charges a step whatever runs is `fixed`, and no part of that.
 The first of these after a wait follow from it: as much as the device worked during the wait.
-Where it launched nothing for long, it was between two steps, ran operators of its own, or did
-something that was not recorded. Without marked steps, what lies before the first and after the last
-work of a device is its start-up and its end, whatever the host did in them.
+Where it launched nothing for long, it waited for what a marked range of another thread made, was
+between two steps, ran operators of its own, or did something that was not recorded. Without marked
+steps, what lies before the first and after the last work of a device is its start-up and its end,
+whatever the host did in them.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ def attribute(
     claims.take("synchronisation", iv.end_to_end(drained))
 
     claims.add("communication", host.collectives)
+    for cause, stretches in host.handed.items():
+        claims.add(cause, stretches)
     if len(host.steps.start):
         first, last = int(host.steps.start[0]), int(host.steps.end[-1])
         claims.add("between_steps", iv.complement(host.steps, first, last))

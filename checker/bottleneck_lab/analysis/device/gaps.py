@@ -17,6 +17,9 @@ LARGEST = 20
 """Number of gaps that are listed."""
 LEAST_LINE_SHARE = 0.05
 """The lines of a cause below this share (0-1) of the time are not looked for."""
+BESIDE_SHARE = 0.8
+"""What another thread did for this share (0-1) of unexplained time may be what it was lost to."""
+ON_ANOTHER_THREAD = ", on another thread"
 IN_OPERATORS = ("launch", "synchronisation", "copy", "allocation", "host")
 """Causes that operators show better than the ranges around them, where no lines were recorded."""
 
@@ -26,7 +29,8 @@ class GapCause(msgspec.Struct, frozen=True):
     sentences; `sure` says what the cause rests on; `line` is the user's own code that ran for most
     of it, or the operator in work on the host; empty where neither was recorded. `inside`: the
     lines, operators or marked ranges that the host was in meanwhile, each with its part of
-    `idle_ns`.
+    `idle_ns`. `beside`: where nothing tells what the launching thread did, what another thread was
+    in for most of the time; "" if nothing.
     """
 
     cause: Cause
@@ -37,6 +41,7 @@ class GapCause(msgspec.Struct, frozen=True):
     sure: Sureness = "certain"
     line: str = ""
     inside: list[tuple[str, int]] = []
+    beside: str = ""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -94,15 +99,33 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
         f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), in {counted(gaps, 'gap')}."
         f" In that time {sentence}."
     )
-    line, inside = "", []
+    handed = iv.intersect(part, host.handed.get(cause, iv.NONE))
+    waited = 2 * handed.total > part.total
+    line, beside, inside = "", "", []
     if share >= LEAST_LINE_SHARE:
-        in_operators = cause in IN_OPERATORS
-        inside = places_during(timeline, part, time.rank, host.threads, in_operators=in_operators)
+        in_operators, own = cause in IN_OPERATORS, iv.subtract(part, handed)
+        inside = places_during(timeline, own, time.rank, host.threads, in_operators=in_operators)
+        inside += [
+            (f"{name}{ON_ANOTHER_THREAD}", ns)
+            for name, ns in places_during(timeline, handed, time.rank, host.others)
+        ]
         line = lines_during(timeline, part, time.rank)
         if not line and cause == "host":
             line = operator_during(timeline, part, time.rank)
-    sure = how_sure(cause, host)
-    return GapCause(cause, part.total, share, gaps, evidence, sure, line, inside)
+        elif not line and waited:
+            line = max(inside, key=lambda row: row[1])[0]
+        elif not line and cause == "python":
+            beside = _beside(timeline, part, time.rank, host)
+    sure = "likely" if waited else how_sure(cause, host)
+    return GapCause(cause, part.total, share, gaps, evidence, sure, line, inside, beside)
+
+
+def _beside(timeline: Timeline, part: iv.Intervals, rank: int, host: HostView) -> str:
+    """Return the marked range that another thread was in for most of these stretches, or "" where
+    none lasted so long.
+    """
+    ranges = places_during(timeline, part, rank, host.others, top=1)
+    return next((name for name, ns in ranges if ns >= BESIDE_SHARE * part.total), "")
 
 
 def _gaps_with(part: iv.Intervals, idle: iv.Intervals) -> int:

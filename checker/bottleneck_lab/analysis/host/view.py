@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, COPY_CALL, PYTHO
 from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE
-from bottleneck_lab.trace.timeline import HostTable, SmallInts, Timeline
+from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline
 
 COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
 """Ranges of the libraries for collectives on the CPU, on threads of their own, from queueing to
@@ -40,6 +40,12 @@ longer than this does something else.
 """
 LONG_LAUNCH_NS = 20_000
 """A launch that takes longer waits for room in the queue, or loads the kernel's code first."""
+HANDED_NS = 6_000_000
+"""A thread goes on within this time after another has handed it what it waited for: Python's lock
+changes hands after 5 ms.
+"""
+HANDED_SHARE = 0.9
+"""One range of another thread covers this share (0-1) of a pause that is a wait for its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,10 @@ class HostView:
     doing: Mapping[str, iv.Intervals]
     """By cause, what the names of rows give away. Queueing a collective (`nccl:…`) is no waiting:
     the wait is the collective's own row on the device.
+    """
+    handed: Mapping[str, iv.Intervals]
+    """By cause, what the names of other threads' ranges give away: pauses of the launching threads
+    for nearly all of which one range lasts, and which end when it does. Its result was waited for.
     """
     sync: iv.Intervals
     """Waits for devices."""
@@ -78,6 +88,8 @@ class HostView:
     """Of all threads."""
     threads: NDArray[np.bool_]
     """A mask of the threads that launch."""
+    others: NDArray[np.bool_]
+    """A mask of the rank's other threads."""
 
     def in_operators(self, stretches: iv.Intervals) -> iv.Intervals:
         """Return the time in these stretches in which an operator ran on a launching thread."""
@@ -99,10 +111,11 @@ def view_host(
 
     `patterns`: by cause, the names that give it away among `ranges`, `frames`, `operators` and
     `calls`. Worker threads that read ahead are no cause of a gap: only what the launching threads
-    do delays a launch.
+    do, or wait for, delays a launch.
     """
     chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
     chosen[list(launching_threads(timeline, rank))] = True
+    others = np.array([thread.rank == rank for thread in timeline.threads] + [False]) & ~chosen
     runtime, ranges, operators = timeline.runtime, timeline.ranges, timeline.operators
     tables = {
         "ranges": ranges,
@@ -138,16 +151,22 @@ def view_host(
         if len(own_operators.start):
             active = iv.join(launches, waits, own_operators, fixed_price)
             active = iv.close_holes(active, PYTHON_NS // 2)
+    doing = {
+        cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
+        for cause, by_rows in patterns.items()
+    }
+    beside, handed = _ranges_beside(timeline, others, patterns), {}
+    if beside:
+        acting = iv.join(launches, waits, own_operators, *doing.values())
+        handed = _handed(iv.close_holes(acting, PYTHON_NS // 2), beside)
     long_launches = launches.where(launches.lengths > LONG_LAUNCH_NS)
     del launches, own_operators  # of a large capture they are large, too
     copying = named(timeline, runtime, COPY_CALL) & look_up(chosen, runtime.thread)
     in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
     steps = step_rows(timeline)
     return HostView(
-        doing={
-            cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
-            for cause, by_rows in patterns.items()
-        },
+        doing=doing,
+        handed=handed,
         sync=waits,
         copy_calls=iv.separate(runtime.start[copying], runtime.end[copying]),
         allocation=covered("calls", ALLOCATION_CALL),
@@ -161,7 +180,49 @@ def view_host(
         stacks=bool((timeline.python.rank == rank).any()),
         operators=operators,
         threads=chosen,
+        others=others,
     )
+
+
+def _ranges_beside(
+    timeline: Timeline,
+    others: NDArray[np.bool_],
+    patterns: Mapping[str, Mapping[str, re.Pattern[str]]],
+) -> dict[str, tuple[Ints, Ints]]:
+    """Return, by cause, starts and ends of the ranges on `others` whose names give it away."""
+    ranges, rows = timeline.ranges, {}
+    for cause, by_rows in patterns.items():
+        if "ranges" in by_rows:
+            mask = named(timeline, ranges, by_rows["ranges"]) & look_up(others, ranges.thread)
+            if mask.any():
+                rows[cause] = ranges.start[mask], ranges.end[mask]
+    return rows
+
+
+def _handed(
+    acting: iv.Intervals, ranges: Mapping[str, tuple[Ints, Ints]]
+) -> dict[str, iv.Intervals]:
+    """Return, by cause, the pauses between what the launching threads did that were waits for what
+    one of these ranges made: it lasts for nearly all of the pause, and both end together. A thread
+    that reads ahead ends at any time.
+    """
+    pauses = iv.Intervals(acting.end[:-1], acting.start[1:])
+    handed = {}
+    for cause, (start, end) in ranges.items():
+        waits = np.zeros(len(pauses.start), dtype=bool)
+        # The pause that ends next after the range; or the one before, which the range may outlast
+        # a little, where the result is handed over inside it.
+        following = np.searchsorted(pauses.end, end)
+        for near in (following - 1, following):
+            inside = (near >= 0) & (near < len(waits))
+            at, begun, ended = near[inside], start[inside], end[inside]
+            length = pauses.lengths[at]
+            shared = np.minimum(ended, pauses.end[at]) - np.maximum(begun, pauses.start[at])
+            most = np.minimum(HANDED_NS, (1 - HANDED_SHARE) * length)
+            together = np.abs(pauses.end[at] - ended) <= most
+            waits[at[together & (shared >= HANDED_SHARE * length)]] = True
+        handed[cause] = pauses.where(waits)
+    return handed
 
 
 def _launches_within(operators: HostTable, launches: iv.Intervals) -> NDArray[np.bool_]:
