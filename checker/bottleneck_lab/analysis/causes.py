@@ -284,7 +284,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "the device must have worked, since the host waited for it or work was in its queue, but"
         " nothing that ran was recorded",
         "a wait outlasts all recorded work or returns before it, work is queued for longer than any"
-        " device pauses, or launches have no kernels",
+        " device pauses or stands out of its stream's order, or launches have no kernels",
         sure="unsure",
     ),
 )

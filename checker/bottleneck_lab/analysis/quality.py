@@ -130,6 +130,14 @@ def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
             " times are wrong, and only how long each ran holds"
         )
         return [Missing(what, 1.0, ("idle", "host", "steps"))]
+    disordered = sum(use.disordered_rows for use in devices)
+    if disordered:
+        what = (
+            f"{disordered} kernels and copies start after others of their stream that were launched"
+            " later: the device's times contradict the order of the stream, and only how long each"
+            " ran holds"
+        )
+        return [Missing(what, 1.0, ("idle", "host", "steps"))]
     if share <= UNSEEN_SHARE:
         return []
     what = (

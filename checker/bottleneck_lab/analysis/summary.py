@@ -242,8 +242,9 @@ def _summary(
         roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
         serving=seen.serving,
-        generation=find_generation(timeline),
-        startup=find_startup(timeline),
+        # Of what was not recorded, or at wrong times, neither can be told.
+        generation=find_generation(timeline) if devices.quality.reliable else None,
+        startup=find_startup(timeline) if devices.quality.reliable else None,
         collective_waits=seen.collective_waits,
         gains=_part_gains(seen, devices.quality),
         pauses_share=devices.what_if.pauses_share(),

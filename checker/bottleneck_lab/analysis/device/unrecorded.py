@@ -33,7 +33,9 @@ LOST_SHARE = 0.1
 is not that.
 """
 CONTRADICTED_SHARE = 0.1
-"""Waits of which this share return before the work that they waited for: its times are wrong."""
+"""Waits of which this share return before the work that they waited for, or rows of which this
+share start before their launch or out of their turn: the times are wrong.
+"""
 _WHOLE_DEVICE = re.compile(r"DeviceSynchronize|CtxSynchronize")
 _EVENT = re.compile(r"EventSynchronize|EventWait|EventHostSynchronize")
 _WAITED_FOR = re.compile(
@@ -45,7 +47,7 @@ _WAITED_FOR = re.compile(
 class Unrecorded(NamedTuple):
     """The stretches of a device's idle time in which it must have worked, and what proves it: waits
     that outlast all recorded work, of so many waits; waits that return before it; rows that start
-    before the call that launched them.
+    before the call that launched them; rows that start after later ones of their stream.
     """
 
     stretches: iv.Intervals
@@ -53,6 +55,7 @@ class Unrecorded(NamedTuple):
     outlasting: int = 0
     contradicted: int = 0
     early: int = 0
+    disordered: int = 0
 
 
 def lost_launches(timeline: Timeline, rank: int | None = None) -> tuple[int, int]:
@@ -77,15 +80,15 @@ def find_unrecorded(
     if not len(worked) or not len(runtime):
         return Unrecorded(iv.NONE)
     outlasting, stretches = _outlasting(timeline, rank, waits)
-    contradicted = _contradicted(timeline, worked, waits, outlasting)
-    early = _early_rows(timeline, worked)
-    if contradicted > CONTRADICTED_SHARE * len(waits) or early:
-        stretches = iv.join(stretches, idle)  # where the work really ran is not known
     calls, lost = lost_launches(timeline, rank)
+    contradicted = _contradicted(timeline, worked, waits, outlasting, complete=not lost)
+    early, disordered = _early_rows(timeline, worked), _disordered_rows(timeline, worked)
+    if contradicted > CONTRADICTED_SHARE * len(waits) or early or disordered:
+        stretches = iv.join(stretches, idle)  # where the work really ran is not known
     if calls >= FEW_LAUNCHES and lost > LOST_SHARE * calls:
         stretches = iv.join(stretches, _beside_lost_launches(timeline, rank, worked, idle))
     missing = iv.intersect(idle, stretches)
-    return Unrecorded(missing, len(waits), len(outlasting), contradicted, early)
+    return Unrecorded(missing, len(waits), len(outlasting), contradicted, early, disordered)
 
 
 def _outlasting(
@@ -113,13 +116,40 @@ def _early_rows(timeline: Timeline, worked: NDArray[np.intp]) -> int:
     return early if early > CONTRADICTED_SHARE * len(launched) else 0
 
 
+def _disordered_rows(timeline: Timeline, worked: NDArray[np.intp]) -> int:
+    """Count the rows that start after one of their stream has ended that was launched later; 0 if
+    they are few.
+    """
+    device, runtime = timeline.device, timeline.runtime
+    rows = worked[timeline.launched_by[worked] >= 0]
+    streams = different(device.stream[rows])
+    disordered = 0
+    for stream in streams.tolist():
+        mine = rows if len(streams) == 1 else rows[device.stream[rows] == stream]
+        call = timeline.launched_by[mine]
+        # Calls stand in the order of their start: their numbers are that order.
+        latest = np.maximum.accumulate(call)
+        if (latest == call).all():
+            continue
+        ends = np.maximum.accumulate(device.end[mine])
+        before = np.searchsorted(ends, device.start[mine] - LATE_END_NS) - 1
+        later = latest[np.maximum(before, 0)]
+        after = runtime.start[later] > runtime.end[call]
+        disordered += int((after & (before >= 0)).sum())
+    return disordered if disordered > CONTRADICTED_SHARE * len(rows) else 0
+
+
 def _contradicted(
     timeline: Timeline,
     worked: NDArray[np.intp],
     waits: NDArray[np.intp],
     outlasting: NDArray[np.intp],
+    *,
+    complete: bool,
 ) -> int:
-    """Count the waits that return before work ends that was launched before them."""
+    """Count the waits that return before work ends that was launched before them. `complete`: every
+    launch has its kernels.
+    """
     device, runtime = timeline.device, timeline.runtime
     call = timeline.launched_by[worked]
     worked, call = worked[call >= 0], call[call >= 0]
@@ -129,6 +159,8 @@ def _contradicted(
         # but a device that did nothing all the while would have begun what was in their queues.
         whole = named(timeline, runtime, _WHOLE_DEVICE)[waits]
         counted &= whole | np.isin(waits, outlasting)
+    if complete:  # an event may be older than the work, but then its own work is not recorded
+        counted |= np.isin(waits, outlasting)
     waits = waits[counted]
     if not len(worked) or not len(waits):
         return 0

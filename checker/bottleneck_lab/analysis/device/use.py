@@ -83,6 +83,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
     """Waits of the host for an event, a stream or the whole device."""
     early_rows: int = 0
     """Kernels and copies that start before the call that launched them; 0 if they are few."""
+    disordered_rows: int = 0
+    """Kernels and copies that start after later ones of their stream; 0 if they are few."""
 
     @property
     def busy_share(self) -> float:
@@ -267,6 +269,7 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
         contradicted_waits=unrecorded.contradicted,
         waits=unrecorded.waits,
         early_rows=unrecorded.early,
+        disordered_rows=unrecorded.disordered,
     )
 
 

@@ -10,6 +10,8 @@ from bottleneck_lab.trace.timeline import Timeline
 # A start-up is named where it is long, and one call was most of it (0-1).
 LEAST_NS = 5_000_000
 MOST_OF_IT = 0.3
+ALIKE = 0.5
+"""A later call of the same name that takes this share (0-1) of the first makes both a loop's."""
 
 
 class StartUp(msgspec.Struct, frozen=True):
@@ -49,8 +51,19 @@ def find_startup(timeline: Timeline) -> StartUp | None:
         most = int(inside.argmax())
         name = timeline.strings[int(calls.name[rows[most]])]
         started = StartUp(rank, length, name, int(inside[most]))
-        if started.call_ns < MOST_OF_IT * length:
+        if started.call_ns < MOST_OF_IT * length or _recurs(timeline, int(rows[most])):
             continue
         if longest is None or started.ns > longest.ns:
             longest = started
     return longest
+
+
+def _recurs(timeline: Timeline, call: int) -> bool:
+    """Return True if a later call of the same name takes nearly as long: no start-up does."""
+    calls = timeline.runtime
+    alike = (calls.name == calls.name[call]) & (calls.rank == calls.rank[call])
+    alike &= calls.start > calls.start[call]
+    lengths = (calls.end - calls.start)[alike]
+    return bool(len(lengths)) and int(lengths.max()) >= ALIKE * int(
+        calls.end[call] - calls.start[call]
+    )
