@@ -30,7 +30,7 @@ from bottleneck_lab.grading.criteria import (
 from bottleneck_lab.grading.diagnosis import describe_check_ceiling
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 from bottleneck_lab.report.check_ceiling import check_ceiling
-from bottleneck_lab.trace.names import FIXED_PRICE
+from bottleneck_lab.trace.names import CALIBRATED, FIXED_PRICE, MODELLED_HOST
 from bottleneck_lab.trace.timeline import Timeline
 from bottleneck_lab.wording import counted
 
@@ -691,6 +691,35 @@ def headline(verdict: Verdict) -> str:
     if unreached and verdict.reason == REASONS["target"]:
         return "too slow to be judged"
     return verdict.reason or OUTCOME_MEANS[verdict.outcome]
+
+
+def describe_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return what a capture's own facts tell a reader, by name; without those that only matter to
+    programs, such as when its clock began.
+    """
+    described = {}
+    for fact, name in _RECORDED.items():
+        if fact in facts:
+            described[name] = "no" if facts[fact] in ("0", "False", "false") else "yes"
+    for fact, name in _VERSIONS.items():
+        if fact in facts:
+            described[name] = facts[fact]
+    if facts.get(CALIBRATED, "").isdecimal():
+        batch = format_duration(int(facts[CALIBRATED]))
+        described["emulated device"] = f"set to {batch} for a full batch, by this machine's speed"
+    return described
+
+
+_RECORDED = {
+    "record_shapes": "shapes recorded",
+    "with_stack": "Python frames recorded",
+    "profile_memory": "memory recorded",
+    MODELLED_HOST: "host's times modelled",
+}
+_VERSIONS = {
+    "cuda_driver_version": "CUDA driver",
+    "EXPORT_PRODUCT_VERSION": "Nsight Systems",
+}
 
 
 def join_facts(facts: dict[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 from html.parser import HTMLParser
@@ -17,6 +18,7 @@ from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.html import render_comparison_html, render_html
 from bottleneck_lab.report.page.markup import Markup, tag
 from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
+from bottleneck_lab.trace.names import CALIBRATED
 
 from . import made_up, made_up_capture
 
@@ -225,3 +227,18 @@ def test_a_share_far_beyond_1_stays_in_its_chart():
     heights = [float(cy) for cy in re.findall(r'cy="([-\d.]+)"', drawn)]
     assert len(heights) == 2
     assert all(0 < each < height for each in heights)
+
+
+def test_a_capture_s_facts_are_for_readers():
+    """Keys of the trace's format, and moments of its clock, say nothing to them."""
+    timeline = made_up_capture.capture(emulated=True)
+    facts = {"schemaVersion": "1", "baseTimeNanoseconds": "1790957026000000000"}
+    facts |= {"record_shapes": "1", "with_stack": "0", CALIBRATED: "174318029"}
+    timeline = dataclasses.replace(timeline, facts=facts)
+    page = render_html(title="x", capture=analyse(timeline))
+    measured = page[page.index("How it was measured") :]
+    assert "set to 174 ms for a full batch, by this machine" in measured
+    assert re.search(r"shapes recorded.{1,40}yes", measured)
+    assert re.search(r"Python frames recorded.{1,40}no", measured)
+    for internal in (*facts, "1790957026000000000", "174318029"):
+        assert internal not in re.sub(r"<script.*?</script>", "", measured, flags=re.DOTALL)

@@ -160,7 +160,7 @@ def build_circumstances(page: PageContent) -> Section | None:
     """Return what the figures rest on."""
     facts = dict(page.environment or {})
     if page.capture is not None:
-        facts |= page.capture.timeline.facts
+        facts |= words.describe_facts(page.capture.timeline.facts)
     return circumstances_section(page.verdict, facts)
 
 

@@ -91,6 +91,7 @@ class Timeline {
     this.scroller = root.querySelector(".scroller");
     this.tip = root.querySelector(".tip");
     this.detail = root.querySelector(".detail");
+    this.invitation = this.detail.textContent;
     this.sums = root.querySelector(".sums");
     this.marked = null;
     this.from = 0;
@@ -314,7 +315,7 @@ class Timeline {
   drawName(pen, text, look, left, y, room) {
     const fits = Math.floor(room / 6);
     const own = text.replace(/^emulated: /, "");  // The heading of the lane says so already.
-    const tail = fits < 16 ? 0 : Math.floor(fits * 0.4);  // Names often differ at their end only.
+    const tail = fits < 10 ? 0 : Math.floor(fits * 0.4);  // Names often differ at their end only.
     const head = own.slice(0, Math.max(1, fits - 1 - tail));
     const shown = own.length > fits ? `${head}…${own.slice(own.length - tail)}` : own;
     if (look.gap) {
@@ -473,7 +474,7 @@ class Timeline {
 
   select(i) {
     this.selected = i;
-    this.detail.textContent = i < 0 ? "" : this.describe(i).join(" · ");
+    this.detail.textContent = i < 0 ? this.invitation : this.describe(i).join(" · ");
     this.redraw();
   }
 

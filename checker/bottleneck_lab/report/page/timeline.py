@@ -22,6 +22,8 @@ _TOOLS = (
     ("mark", "Sum up what is shown"),
 )
 _JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+INVITATION = "Click a bar: its name, time and place are shown here."
+"""Stands where a bar's details will; else there is an empty line below the timeline."""
 _KEYS = (
     ("+ −", "zoom"),
     ("← →", "move"),
@@ -126,7 +128,7 @@ def _drawing(span: str) -> Markup:
             tag("canvas", class_="overview", aria_hidden="true"),
             tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
             tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
-            tag("p", class_="detail", aria_live="polite"),
+            tag("p", INVITATION, class_="soft detail", aria_live="polite"),
             tag("div", marked, sums, class_="sums", hidden=True),
         ]
     )
