@@ -59,6 +59,7 @@ def record(folder: Path) -> Case:
                 round(costs / cost(run(program, spec, each), spec.cause), 3),
                 lines_of(program, each),
                 each.edits,
+                each.why,
             )
             for each in kind
         ]

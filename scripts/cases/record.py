@@ -31,7 +31,7 @@ class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `edits` are pairs of texts: the first occurs once in the program, and is replaced by the second.
     `machine` changes what surrounds the program. `also` are further places that a learner may
-    rightly name, each by a text that occurs once.
+    rightly name, each by a text that occurs once. `why` says of a decoy why it brings nothing.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine: dict[str, Any] = {}
     host: dict[str, float] = {}
     also: list[str] = []
+    why: str = ""
 
 
 class Entire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

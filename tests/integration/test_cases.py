@@ -27,7 +27,11 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "Next: lab case -a cause=" in again, "the report is behind whoever asks again"
     assert again.count("\n") < drawn.stdout.count("\n") * 0.6, "the questions were printed before"
     assert "gain: How many times" in again
+    assert "another program on the device" not in drawn.stdout, (
+        "the rules of evidence, once asked for"
+    )
     full = learner.lab("case", "--questions").stdout
+    assert "another program on the device: the share" in " ".join(full.split())
     assert "the host does something else in the loop" in full
 
     blind = learner.json("report", "cases/0001")
@@ -63,3 +67,13 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert put_away["blind"]
     assert "Next: lab case --set friday:2" in learner.lab("case", "--skip").stdout
     assert "Next: lab case --set monday" in learner.lab("case", "--progress", "--set=monday").stdout
+
+
+def test_a_grade_explains_what_looked_like_a_cause(learner: Learner):
+    (learner.folder / "set.txt").write_text("star-catalogue\n")
+    learner.lab("case", "--set", "set.txt")
+    answers = ("cause=compute", "evidence=99%", "line=35", "gain=5")
+    graded = " ".join(learner.lab("case", *(f"-a{each}" for each in answers)).stdout.split())
+    assert "Measured, each cause switched off by itself: 5.35x Train in single" in graded
+    assert "Other suspects, each switched off by itself: 1.00x Keep the learning rate." in graded
+    assert "changes one number on the host" in graded

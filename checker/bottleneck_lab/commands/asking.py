@@ -56,7 +56,7 @@ def ask_question(
     default = known if is_given(known) else None
     while True:
         answer = read_answer(question, str(typer.prompt(question.id, default=default)))
-        complaint = form_problem(question, answer)
+        complaint = form_problem(question, answer, typed=True)
         if complaint is None and refuse is not None:
             complaint = refuse(question, answer)
         if complaint is None:

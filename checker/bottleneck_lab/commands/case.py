@@ -22,7 +22,7 @@ from bottleneck_lab.course.cases import (
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
-from bottleneck_lab.grading.cases import QUESTIONS
+from bottleneck_lab.grading.cases import EVIDENCE_NEAR, EVIDENCE_RULES, QUESTIONS, Case
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
@@ -60,7 +60,12 @@ def command(
         bool, typer.Option("--progress", help="Show how you are doing, over all cases.")
     ] = False,
     questions: Annotated[
-        bool, typer.Option("--questions", help="Print the questions of the open case in full.")
+        bool,
+        typer.Option(
+            "--questions",
+            help="Print the questions of the open case in full, with the rule of evidence for each"
+            " cause.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -150,13 +155,23 @@ def _show_case(drawn: DrawnCase, *, fresh: bool, questions: bool, json: bool) ->
             show_question(question)
         else:
             _remind(question)
+        if questions and question.id == "evidence":
+            _show_evidence_rules()
+    if not questions:
+        full = "the rule of evidence for each cause" if fresh else "them in full"
+        say(f"\n`lab case --questions` prints {full}.")
     if not fresh:
         say_next(ANSWER)
-        if not questions:
-            say("`lab case --questions` prints them in full.")
         return
     say_next(f"lab report {_folder(drawn)}")
     say(f"Then: {ANSWER}")
+
+
+def _show_evidence_rules() -> None:
+    """Print which share shows a cause, by kind of cause, and how near to it an answer counts."""
+    for causes, rule in EVIDENCE_RULES.items():
+        say(f"  - {causes}: {rule}", style="dim", hang=4)
+    say(f"  {EVIDENCE_NEAR}", style="dim", hang=2)
 
 
 def _remind(question: QuestionSpec) -> None:
@@ -190,11 +205,7 @@ def _show_grade(
         mark, style = ("✓", "green") if result.holds else ("✗", "red")
         say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
     say(f"\n{case.explanation}")
-    say("\nMeasured, each switched off by itself:")
-    for switch in (*case.switches, *case.decoys):
-        say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
-    if case.entire:
-        say(f"  {case.entire:5.2f}x  Have the cause cost nothing at all.")
+    _show_measured(case)
     if graded.fixed:
         say(f"\n{graded.fixed.name}, beside program.py, is the program with the first fix.")
     if graded.late_s:
@@ -207,6 +218,21 @@ def _show_grade(
         "It now shows causes, and findings where a detector knows them."
         f" `{_draw_command(drawn.set)}` draws another case."
     )
+
+
+def _show_measured(case: Case) -> None:
+    """Print what switching off each cause brought, and each suspect that is none."""
+    if case.switches:
+        say("\nMeasured, each cause switched off by itself:")
+    for switch in case.switches:
+        say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
+    if case.entire:
+        say(f"  {case.entire:5.2f}x  Have the cause cost nothing at all.")
+    if case.decoys:
+        suspects = "Other suspects" if case.switches else "Suspects"
+        say(f"\n{suspects}, each switched off by itself:")
+    for decoy in case.decoys:
+        say(f"  {decoy.gain:5.2f}x  {decoy.fix} {decoy.why}", hang=9)
 
 
 def _show_standing(set_name: str, *, json: bool) -> None:

@@ -61,7 +61,7 @@ def parse_answers(
             )
             continue
         answer = read_answer(by_id[key], value)
-        complaint = form_problem(by_id[key], answer)
+        complaint = form_problem(by_id[key], answer, typed=True)
         if complaint:
             help_ = f" {by_id[key].measure}" if by_id[key].form else ""
             wrong.append(f"{key}: {complaint}{help_}".rstrip())
@@ -80,9 +80,8 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
     if question.type == "choice":
         if text.isdecimal() and 1 <= int(text) <= len(question.choices):
             return question.choices[int(text) - 1]
-        folded = text.casefold()
-        begun = [choice for choice in question.choices if choice.casefold().startswith(folded)]
-        return begun[0] if text and len(begun) == 1 else text
+        begun = _begun_by(question, text)
+        return begun[0] if len(begun) == 1 else text
     if question.type in ("share", "ratio", "number"):
         unit = {"share": "%", "ratio": "x"}.get(question.type, "")
         # Of a number at large a comma might group thousands.
@@ -96,15 +95,24 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
     return text
 
 
-def form_problem(question: QuestionSpec, answer: object) -> str | None:
+def _begun_by(question: QuestionSpec, text: str) -> list[str]:
+    """Return the choices that begin with a text, whatever its case."""
+    folded = text.casefold()
+    return [each for each in question.choices if text and each.casefold().startswith(folded)]
+
+
+def form_problem(question: QuestionSpec, answer: object, *, typed: bool = False) -> str | None:
     """Return what is wrong with the form of an answer, as one sentence; None when it can be
-    graded.
+    graded. `typed`: it was given to a command, and does not stand in a file.
     """
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         return "Not answered yet: `lab diagnose` asks for it."
     fault = None
     if question.type == "choice":
-        if answer not in question.choices:
+        begun = _begun_by(question, str(answer))
+        if answer not in question.choices and len(begun) > 1:
+            fault = f"'{answer}' fits {', '.join(begun[:-1])} and {begun[-1]}."
+        elif answer not in question.choices:
             choices = "".join(
                 f"\n  {n}  {each}" for n, each in enumerate(question.choices, start=1)
             )
@@ -118,7 +126,7 @@ def form_problem(question: QuestionSpec, answer: object) -> str | None:
         if not isinstance(answer, str) or not parse_stretch(answer):
             fault = "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
     else:
-        fault = _number_problem(question, answer)
+        fault = _number_problem(question, answer, typed=typed)
     return fault
 
 
@@ -131,7 +139,7 @@ def form_problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> 
     return {id_: fault for id_, fault in faults.items() if fault}
 
 
-def _number_problem(question: QuestionSpec, answer: object) -> str | None:
+def _number_problem(question: QuestionSpec, answer: object, *, typed: bool) -> str | None:
     # TOML has `true`, `inf` and `nan`; Python counts a bool as an int, and nan compares as False.
     if (
         isinstance(answer, bool)
@@ -140,10 +148,8 @@ def _number_problem(question: QuestionSpec, answer: object) -> str | None:
     ):
         return "Write a plain number, without quotes or units."
     if question.type == "share" and not 0 <= answer <= 1:
-        return (
-            "A share runs from 0 to 1: write 0.6 for 60% (`lab diagnose` takes 60% too), not"
-            f" {answer:g}."
-        )
+        form = "60% or 0.6" if typed else "0.6 for 60% (`lab diagnose` takes 60% too)"
+        return f"A share runs from 0 to 1: write {form}, not {answer:g}."
     if question.type == "ratio" and answer < 1:
         return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."
     if question.type == "number" and answer <= 0:

@@ -89,6 +89,24 @@ LINES_NEAR = 2
 HABIT = 3
 """So many cases with the same mistake are a habit."""
 
+EVIDENCE_RULES = {
+    "input, launches, waiting, allocation and other host work": (
+        "the time in which the device is idle for it"
+    ),
+    "copies, communication and stragglers": "the time in which the device does only that",
+    "another program on the device": (
+        "the share of the time that kernels lose to it, compared with the same ones in other steps"
+    ),
+    "memory that grows": ("the share of the peak that the recorded steps but the last have added"),
+    "anything else": "the time in which the device is busy",
+}
+"""The share that shows a cause, by kind of cause."""
+EVIDENCE_NEAR = (
+    "It counts if it is off by at most a twentieth of itself or one point, and by four points for"
+    " launches, waiting, allocation and other host work, whose parts of the time no report states,"
+    " and for another program, whose part `lab report --ask interruptions` states."
+)
+
 QUESTIONS = [
     QuestionSpec(
         "cause",
@@ -105,15 +123,9 @@ QUESTIONS = [
         "share",
         "What share of the recorded time, or of the peak memory, shows it?",
         measure=(
-            "For input, launches, waiting, allocation and other host work: the time in which the"
-            " device is idle for it. For copies, communication and stragglers: the time in which"
-            " the device does only that. For another program on the device: the share of the time"
-            " that kernels lose to it, compared with the same ones in other steps. For memory that"
-            " grows: the share of the peak that the recorded steps but the last have added. For"
-            " anything else: the time in which the device is busy. It counts if it is off by at"
-            " most a twentieth of itself or one point, and by four points for launches, waiting,"
-            " allocation and other host work, whose parts of the time no report states, and for"
-            " another program, whose part `lab report --ask interruptions` states."
+            "The time in which the device is idle for the cause, or only copies or communicates; of"
+            " a device that is busy all along, all in which it is busy. Where memory grows, the"
+            " part of its peak that the recorded steps have added."
         ),
     ),
     QuestionSpec(
@@ -141,7 +153,8 @@ class Switch(msgspec.Struct, frozen=True):
     """One cause or decoy of a case, and how many times as fast the program was without it; where
     memory is the case's cause, how many times less of it the program needed.
 
-    `edits` turn the program into the one without it; `lines` are the ones that it is about.
+    `edits` turn the program into the one without it; `lines` are the ones that it is about. `why`
+    says of a decoy why it brings nothing.
     """
 
     name: str
@@ -150,6 +163,7 @@ class Switch(msgspec.Struct, frozen=True):
     gain: float
     lines: list[int] = []
     edits: list[tuple[str, str]] = []
+    why: str = ""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -348,14 +362,18 @@ def streak(past: Sequence[PastCase]) -> int:
 
 
 def weakness(rights: Sequence[Mapping[str, bool]]) -> list[str]:
-    """Return a sentence about the question that is answered wrong most often, from whether each
-    answer of each case was right; none before there are enough cases, or if it is seldom wrong.
+    """Return a sentence about the questions that are answered wrong most often, from whether each
+    answer of each case was right; none before there are enough cases, or if all are seldom wrong.
     """
     wrong = Counter(name for right in rights for name, holds in right.items() if not holds)
+    times = max(wrong.values(), default=0)
+    if len(rights) < HABIT or times < 2 or 3 * times < len(rights):
+        return []
+    *others, last = (name for name in wrong if wrong[name] == times)
+    names = f"{', '.join(others)} and {last}" if others else last
     return [
-        f"You are most often wrong on {name}: in {times} of {counted(len(rights), 'case')}."
-        for name, times in wrong.most_common(1)
-        if len(rights) >= HABIT and 3 * times >= len(rights)
+        f"You are most often wrong on {names}: in {times} of {counted(len(rights), 'case')}"
+        f"{' each' if others else ''}."
     ]
 
 

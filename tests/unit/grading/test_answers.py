@@ -53,3 +53,18 @@ def test_words_in_another_form_are_refused_when_they_are_given(lab, answer, righ
     bounds = next((each for each in questions if each.id == "bounds"), None)
     fault = form_problem(bounds, "foo") if bounds else "of an answer here."
     assert (fault or "").endswith("of an answer here."), "a verdict repeats no help"
+
+
+def test_the_beginning_of_two_choices_names_both():
+    question = QuestionSpec("cause", "choice", "Which?", choices=["memory-bound", "memory-growth"])
+    assert parse_answers([question], ["cause=mem"]) == (
+        {},
+        ["cause: 'mem' fits memory-bound and memory-growth."],
+    )
+
+
+def test_a_share_that_is_typed_may_be_a_percentage_whatever_the_command():
+    question = QuestionSpec("evidence", "share", "For what share of the time?")
+    _, (wrong,) = parse_answers([question], ["evidence=60"])
+    assert wrong == "evidence: A share runs from 0 to 1: write 60% or 0.6, not 60."
+    assert "`lab diagnose` takes 60% too" in form_problem(question, 60), "in diagnosis.toml"

@@ -204,3 +204,8 @@ def test_the_question_that_is_mostly_wrong_is_named_once_there_are_enough_cases(
         "You are most often wrong on gain: in 2 of 4 cases."
     ]
     assert weakness([wrong, *[right] * 3]) == []
+    assert weakness([wrong, right, right]) == [], "one mistake is no habit"
+    both = {**wrong, "cause": False}
+    assert weakness([both, both, right]) == [
+        "You are most often wrong on cause and gain: in 2 of 3 cases each."
+    ]

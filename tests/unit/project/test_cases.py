@@ -53,13 +53,14 @@ def test_a_case_agrees_with_its_program_and_declaration(name: str):
     spec, program = load_spec(folder), (folder / PROGRAM).read_text()
     assert case.sha256 == digests(folder), f"record it again: python -m scripts.cases {name}"
     assert problems(case) == []
+    assert all(each.why for each in spec.decoy), "what it was, and why it brings nothing"
     assert (case.title, case.level, case.cause) == (spec.title, spec.level, spec.cause)
     for declared, listed in ((spec.switch, case.switches), (spec.decoy, case.decoys)):
         assert {each.name for each in declared} == {each.name for each in listed}
         for each in declared:
             compile(apply(program, each), PROGRAM, "exec")
-            assert lines_of(program, each) == next(
-                other.lines for other in listed if other.name == each.name
+            assert (each.why, lines_of(program, each)) == next(
+                (other.why, other.lines) for other in listed if other.name == each.name
             )
 
 

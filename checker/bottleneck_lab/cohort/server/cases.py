@@ -15,7 +15,15 @@ from bottleneck_lab.cohort.view import cases
 from bottleneck_lab.cohort.view.cases import AnsweredCase
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices
-from bottleneck_lab.grading.cases import QUESTIONS, Case, habits, streak, weakness
+from bottleneck_lab.grading.cases import (
+    EVIDENCE_NEAR,
+    EVIDENCE_RULES,
+    QUESTIONS,
+    Case,
+    habits,
+    streak,
+    weakness,
+)
 from bottleneck_lab.workspace.cases import PROGRAM, find_case, load_library
 
 router = APIRouter()
@@ -54,6 +62,8 @@ def one_case(request: Request, session: AsLearner, name: str) -> Response:
         case=case,
         program=cases.case_files(case)[PROGRAM].decode().splitlines(),
         questions=QUESTIONS,
+        evidence_rules=EVIDENCE_RULES,
+        evidence_near=EVIDENCE_NEAR,
         choices=describe_choices,
         answered=_answered(request, session).get(name),
         fixed=cases.fixed_lines(case),

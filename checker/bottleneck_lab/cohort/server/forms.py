@@ -73,7 +73,11 @@ def answer_fields(questions: Iterable[QuestionSpec], fields: Mapping[str, str]) 
     answers = {}
     for question in questions:
         answer = read_answer(question, fields.get(f"answer-{question.id}", ""))
-        fault = form_problem(question, answer) if is_given(answer) else "It is not answered yet."
+        fault = (
+            form_problem(question, answer, typed=True)
+            if is_given(answer)
+            else "It is not answered yet."
+        )
         if fault:
             raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Answer it.")
         answers[question.id] = answer
