@@ -133,17 +133,12 @@ def command(
 def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None) -> None:
     """Wait up to `when_quiet` minutes for other programs, or say at once that they may spoil it.
 
-    A check whose times are modelled is not disturbed by them.
+    A check whose times are modelled is not disturbed by them: of those nothing is said.
     """
     needed = kind_of(workspace.lab).cores(workspace.lab, device)
     if not needed:
         if when_quiet is not None:
             note("This check's times are modelled, so it does not wait for other programs.")
-        elif os.getloadavg()[0] > (os.cpu_count() or 1):
-            note(
-                "This machine is busy: a check that computes for long takes longer. Its times are"
-                " modelled, so the verdict will be the same."
-            )
         return
     allowed = busy_cores_allowed(needed)
     if when_quiet is not None:

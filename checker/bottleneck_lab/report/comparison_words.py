@@ -92,7 +92,7 @@ def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
     elif 1 / ratio > 1 + MEMORY_TOLERATED:
         outcome, what = "worse", "More memory"
     before, after = map(words.format_bytes, peaks)
-    return [f"{what} at the peak: {before} → {after} ({ratio:.2f}x)", f"Time: {speed}"], outcome
+    return [f"{what} at the peak: {before} → {after} ({ratio:.2f}x)", speed], outcome
 
 
 def describe_speedup(comparison: Comparison) -> str:

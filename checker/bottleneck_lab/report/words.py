@@ -80,8 +80,8 @@ MEASURES = (
 WAITED = "Where the host waited for the device, by share of the recording"
 WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
 ONLY_IDLE = (
-    "Only time in which the device was idle for this reason counts here: of a line's whole time on"
-    " the host, as it stands further below, this is a part."
+    "Only the time in which the device was idle for this reason counts here; the whole time of each"
+    " line stands further below."
 )
 MOSTLY = 0.9
 """Work that runs for this share (0-1) of a wait is what the wait is for."""

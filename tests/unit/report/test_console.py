@@ -273,7 +273,7 @@ def test_a_comparison_in_a_lab_about_memory_begins_with_memory(draw):
         assert lines[0] == first
         assert (outcome == "better") is (lines[0].startswith("Less"))
     shown = draw(render_comparison, replace(comparison, of_memory=True))
-    assert "Time: Hardly different: 1.00x" in shown
+    assert "\n Hardly different: 1.00x" in shown
 
 
 def test_an_emulated_kernel_beside_its_operator_is_not_listed_twice():

@@ -312,6 +312,13 @@ def interrupted_kernels(seen: Evidence) -> list[Detection]:
     return [Detection(evidence, share)]
 
 
+def _size(size: int) -> str:
+    """Return bytes as the tables beside a finding have them."""
+    if size >= 1 << 20:
+        return f"{size / (1 << 20):,.1f} MiB"
+    return f"{size / (1 << 10):,.1f} KiB"
+
+
 def growing_memory(seen: Evidence) -> list[Detection]:
     """Detect devices whose memory grows from step to step. No figure: it ends a run, not slows
     it.
@@ -325,15 +332,15 @@ def growing_memory(seen: Evidence) -> list[Detection]:
             continue
         where = "the host" if use.device < 0 else f"device {use.device}"
         evidence = (
-            f"Memory held on {where} grows by {growth / (1 << 20):,.3g} MiB every step (peak"
-            f" {use.peak_bytes / (1 << 20):.1f} MiB)."
+            f"Memory held on {where} grows by {_size(growth)} every step (peak"
+            f" {_size(use.peak_bytes)})."
         )
         growing = [row for row in use.holders if row.grows]
         if growing:
             most = max(growing, key=lambda row: row.growth_bytes_per_step)
             evidence += (
-                f" Of what {most.line} allocates, {most.growth_bytes_per_step / (1 << 20):,.3g} MiB"
-                " a step are kept."
+                f" Of what {most.line} allocates, {_size(most.growth_bytes_per_step)} a step are"
+                " kept."
             )
         detections.append(Detection(evidence, 0.0))
     return detections

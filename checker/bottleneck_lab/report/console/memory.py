@@ -15,7 +15,7 @@ from bottleneck_lab.report.memory_words import describe_levels, describe_refusal
 from bottleneck_lab.wording import counted
 
 ROWS = 12
-_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 28, 11, 8, 14, 19
+_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 28, 11, 7, 12, 20
 
 
 def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
