@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.asking import ask_question, show_question
 from bottleneck_lab.commands.ui import print_json, say, say_next
-from bottleneck_lab.course.siblings import draw_case, grade_case
+from bottleneck_lab.course.siblings import case_questions, draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import MEMORY_GROWTH
-from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.siblings import load_siblings, open_sibling
@@ -29,16 +29,20 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
     if fresh:
         _require_draw(workspace, texts, another=another)
     case, story = draw_case(workspace)
-    answers, wrong = parse_answers(QUESTIONS, texts)
+    questions = case_questions(workspace, case)
+    answers, wrong = parse_answers(questions, texts)
     if wrong:
         raise UsageError("\n".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
     # A fresh case is only introduced.
     if sys.stdin.isatty() and not json and not texts and not fresh:
         say(story)
-        answers = {question.id: ask_question(question) for question in QUESTIONS}
-    missing = [question.id for question in QUESTIONS if question.id not in answers]
+        answers = {question.id: ask_question(question) for question in questions}
+    missing = [question.id for question in questions if question.id not in answers]
+    if missing and json:
+        print_json({"story": story, "questions": questions})
+        return
     if missing:
-        _show_case(workspace, story, missing if texts else [], fresh=fresh, json=json)
+        _show_case(workspace, story, questions, missing if texts else [], fresh=fresh)
         return
     graded = grade_case(workspace, case, answers)
     if json:
@@ -53,6 +57,8 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
     if graded.cause == MEMORY_GROWTH:
         effect = f"its peak of memory {fall} by a factor of {graded.gain:.2f}"
     origin = "With that switched off" if graded.measured else "By what the capture shows of it"
+    if graded.share is not None:
+        origin = f"{origin}, 1 / (1 − {graded.share:.3f})"
     say(f"\nThe cause is {graded.cause}. {origin}, {effect}.")
     say_next("lab report --sibling")
     say(
@@ -77,11 +83,13 @@ def _require_draw(workspace: Workspace, texts: list[str], *, another: bool) -> N
 
 
 def _show_case(
-    workspace: Workspace, story: str, missing: list[str], *, fresh: bool, json: bool
+    workspace: Workspace,
+    story: str,
+    questions: list[QuestionSpec],
+    missing: list[str],
+    *,
+    fresh: bool,
 ) -> None:
-    if json:
-        print_json({"story": story, "questions": QUESTIONS})
-        return
     say(story)
     say(
         "\nIt is another program, and its cause may be another. What carries over from this lab is"
@@ -91,7 +99,7 @@ def _show_case(
         "\n`lab report --sibling` shows its capture, with --html as a page with the timeline. Five"
         " minutes, one answer to each question:"
     )
-    for question in QUESTIONS:
+    for question in questions:
         show_question(question)
     if missing:
         say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")

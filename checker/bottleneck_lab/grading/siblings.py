@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +31,13 @@ _NAMED_BY = {
 
 LEAST_GAIN = 1.1
 
+_BY_SHARE = (
+    "Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share)."
+)
+_BY_OPERATOR = (
+    f"{_BY_SHARE} Of a program that is busy, the cause takes the time of its largest operator."
+)
+
 QUESTIONS = [
     QuestionSpec(
         "cause",
@@ -38,10 +45,13 @@ QUESTIONS = [
         "What is this program's bottleneck?",
         choices=list(CAUSES),
         rules={
-            "straggler": "One rank's own work would take longer than the others', step after step.",
+            "straggler": (
+                "If it were that, one rank's own work would take longer than the others', step"
+                " after step."
+            ),
             MEMORY_GROWTH: (
-                "More memory would be allocated at the end of each step than at the end of the one"
-                " before."
+                "If it were that, more memory would be allocated at the end of each step than at"
+                " the end of the one before."
             ),
         },
     ),
@@ -51,9 +61,9 @@ QUESTIONS = [
         "How many times as fast would it be with that removed entirely? If it is memory: by what"
         " factor would peak memory drop?",
         measure=(
-            "Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 -"
-            " share). Of a device that is busy, only the time that is needless counts. For memory,"
-            " divide the peak by what it would be without what earlier steps left allocated."
+            f"{_BY_SHARE} Of a device that is busy, only the time that is needless counts. For"
+            " memory, divide the peak by what it would be without what earlier steps left"
+            " allocated."
         ),
         from_capture="gain",
         tolerance=0.25,
@@ -65,17 +75,34 @@ EXACT = 0.02
 """A gain that is off by less than this (0–1) is simply right: no second figure stands beside it."""
 
 
+def questions_about(spec: SiblingSpec, siblings: Sequence[SiblingSpec]) -> list[QuestionSpec]:
+    """Return what is asked of a case, one of a lab's `siblings`.
+
+    A lab that removes a program's largest operator asks so of each of its programs: asked of one,
+    it would name the cause. A case of the library has the gain that was measured.
+    """
+    by_operator = any(each.gain_from == "top_operator_share" for each in siblings)
+    if spec.case or not by_operator:
+        return QUESTIONS
+    cause, gain = QUESTIONS
+    return [cause, msgspec.structs.replace(gain, measure=_BY_OPERATOR)]
+
+
 def grade_sibling(
-    spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary
+    spec: SiblingSpec,
+    answers: Mapping[str, Any],
+    summary: Summary,
+    questions: list[QuestionSpec] = QUESTIONS,
 ) -> list[CriterionResult]:
-    """Return one result for each of `QUESTIONS`: the cause against the truth, the gain against that
-    or what Amdahl's law gives for the share in the capture, whichever is nearer, within a quarter.
+    """Return one result for each of the `questions`: the cause against the truth, the gain against
+    that or what Amdahl's law gives for the share in the capture, whichever is nearer, within a
+    quarter.
     """
     truth, by_share = true_gain(spec, summary), gain_by_share(spec.cause, figures_of(summary))
     predicted = float(answers["gain"])
     nearest = min(filter(None, (truth, by_share)), key=lambda gain: abs(predicted / gain - 1))
     seen = CaptureFigures({"gain": nearest}, summary.wall_ns, lambda _stretch: {})
-    (cause, gain), _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
+    (cause, gain), _ = grade_diagnosis(questions, answers, {"cause": spec.cause}, seen)
     if gain.holds:
         origin = "read off the capture"
         if nearest == by_share:
@@ -100,10 +127,19 @@ def true_gain(spec: SiblingSpec, summary: Summary) -> float:
     """
     if spec.gain:
         return spec.gain
-    figure = figures_of(summary).get(spec.gain_from, 0.0)
-    if spec.gain_from.endswith("_share"):
-        return ceiling(min(figure, 1.0))
-    return max(figure, 1.0)
+    share = removed_share(spec, summary)
+    if share is not None:
+        return ceiling(share)
+    return max(figures_of(summary).get(spec.gain_from, 0.0), 1.0)
+
+
+def removed_share(spec: SiblingSpec, summary: Summary) -> float | None:
+    """Return the share (0–1) of the capture that goes with the cause; None if the gain of a case is
+    not told by a share.
+    """
+    if spec.gain or not spec.gain_from.endswith("_share"):
+        return None
+    return min(figures_of(summary).get(spec.gain_from, 0.0), 1.0)
 
 
 def misdescribed(spec: SiblingSpec, summary: Summary) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$@])")
@@ -25,7 +25,7 @@ def render_verdict(verdict: Verdict) -> str:
             f"**{_plain(verdict.lab)}** on {words.DEVICE_NAMES[verdict.device]}."
             f" {_plain(verdict.summary)}"
         ),
-        _criteria_table(verdict.criteria),
+        _criteria_table(verdict),
         words.describe_prediction(verdict),
         _list("What to do next", verdict.advice),
         _list("Worth knowing", verdict.notes),
@@ -43,14 +43,14 @@ def render_verdict(verdict: Verdict) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _criteria_table(criteria: list[CriterionResult]) -> str:
-    if not criteria:
+def _criteria_table(verdict: Verdict) -> str:
+    if not verdict.criteria:
         return ""
     rows = ["| | criterion | measured | wanted | interval |", "| --- | --- | --- | --- | --- |"]
-    for criterion in criteria:
+    for criterion in verdict.criteria:
         cells = [
             f"{criterion.sentence} {words.describe_doubt(criterion)}".strip(),
-            words.format_measured(criterion),
+            words.format_result(verdict, criterion),
             words.format_target(criterion),
             words.format_interval(criterion),
         ]

@@ -338,6 +338,29 @@ def format_measured(criterion: CriterionResult) -> str:
     return format_figure(criterion.value, criterion.unit, criterion.target)
 
 
+def format_result(verdict: Verdict, criterion: CriterionResult) -> str:
+    """Return the value of a criterion; of shares that hold, also those that depend on how long a
+    process has run, since an answer near either one counts.
+    """
+    measured = format_measured(criterion)
+    if criterion.id != "shares" or not measured:
+        return measured
+    fresh = [
+        f"{each['name']} {each['fresh_share']:.1%}"
+        for each in verdict.measurement.get("operators", [])[:_NAMED_OPERATORS]
+        if abs(each["fresh_share"] / each["share"] - 1) > _AGED
+    ]
+    if not fresh:
+        return measured
+    return f"{measured}; in a process that has just started {', '.join(fresh)}, which counts, too"
+
+
+_NAMED_OPERATORS, _AGED = 3, 0.2
+"""So many operators are asked for; a share (0-1) by which one's time has changed with the age of
+the process.
+"""
+
+
 def format_target(criterion: CriterionResult) -> str:
     """Return the target with its direction, such as `at least 80%`; empty if the criterion has
     none.

@@ -17,7 +17,14 @@ from bottleneck_lab.course.proving import sibling_problems
 from bottleneck_lab.course.siblings import GradedCase
 from bottleneck_lab.grading.cases import CAUSES, gain_by_share
 from bottleneck_lab.grading.figures import figures_of
-from bottleneck_lab.grading.siblings import grade_sibling, misdescribed, true_gain
+from bottleneck_lab.grading.siblings import (
+    QUESTIONS,
+    grade_sibling,
+    misdescribed,
+    questions_about,
+    removed_share,
+    true_gain,
+)
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace import siblings
 from bottleneck_lab.workspace.cases import find_case
@@ -73,6 +80,29 @@ def test_a_right_gain_says_where_the_other_figure_comes_from(summary_of):
         answers = {"cause": spec.cause, "gain": true_gain(spec, summary)}
         _, gain = grade_sibling(spec, answers, summary)
         assert origin in gain.sentence
+
+
+def test_a_busy_program_is_asked_for_its_largest_operator(summary_of):
+    lab = load_labs()["resnet-top-ops"]
+    specs = siblings.specs_of(lab)
+    _, gain = questions_about(specs["plain"], [*specs.values()])
+    assert gain.measure.endswith("that is busy, the cause takes the time of its largest operator.")
+    # The same of each program: asked of one, it would name the cause.
+    assert questions_about(specs["loop"], [*specs.values()])[1] == gain
+    assert questions_about(specs["roof-tiles"], [*specs.values()]) == QUESTIONS
+    share = removed_share(specs["plain"], summary_of(lab, specs["plain"], 3))
+    assert share == pytest.approx(0.83, abs=0.02)
+    assert true_gain(specs["plain"], summary_of(lab, specs["plain"], 3)) == 1 / (1 - share)
+
+
+def test_the_two_busy_programs_of_a_lab_do_not_look_alike(summary_of):
+    lab = load_labs()["resnet-top-ops"]
+    specs = siblings.specs_of(lab)
+    plain, lookup = (
+        {row.name for row in summary_of(lab, specs[name], 3).operators}
+        for name in ("plain", "lookup")
+    )
+    assert plain & lookup == {"aten::relu_"}
 
 
 def test_a_lab_that_has_any_has_three_of_at_least_two_causes():

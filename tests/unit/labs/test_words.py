@@ -47,6 +47,14 @@ def test_the_help_of_a_question_is_short(lab):
         assert len(sentences) <= (HELP_SENTENCES if question.type == "choice" else 2), question.id
 
 
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_a_reply_to_a_wrong_choice_does_not_read_as_what_the_capture_shows(lab):
+    for question in lab.spec.questions:
+        for choice, rule in question.rules.items():
+            first = re.split(r"(?<=[.?])\s", rule)[0]
+            assert " would " not in first or first.startswith("If it were that, "), choice
+
+
 NOT_INSTALLED = re.compile(
     r"\blab dev\b|\bmutants?\b|tests/|docs/\w|python benchmarks/(?!parse|sort)", re.IGNORECASE
 )

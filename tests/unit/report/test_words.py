@@ -141,6 +141,20 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
     assert sentence.endswith(end)
 
 
+def test_a_share_that_depends_on_the_age_of_the_process_says_so():
+    shares = CriterionResult("shares", "diagnosis", True, "", counted="41.0%, 11.7%; measured 7.8%")
+    operators = [
+        {"name": "aten::mkldnn_convolution", "share": 0.432, "fresh_share": 0.39},
+        {"name": "aten::native_batch_norm", "share": 0.078, "fresh_share": 0.113},
+    ]
+    verdict = msgspec.structs.replace(made_up.passed(), measurement={"operators": operators})
+    assert words.format_result(verdict, shares) == (
+        "41.0%, 11.7%; measured 7.8%; in a process that has just started aten::native_batch_norm"
+        " 11.3%, which counts, too"
+    )
+    assert words.format_result(made_up.passed(), shares) == "41.0%, 11.7%; measured 7.8%"
+
+
 def test_a_gain_that_no_check_can_measure_is_explained_beside_the_measured_one():
     verdict = msgspec.structs.replace(
         made_up.passed(), lab="idle-gpu", device="virtual", prediction=Prediction(4.7, 2.39)

@@ -96,7 +96,7 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
     sign, style = ("?", "yellow") if criterion.holds is None else marks[criterion.holds]
     if criterion.holds:
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
-        figure = _figure(criterion)
+        figure = _figure(verdict, criterion)
         if criterion.corrected is True:
             figure = "corrected after your first diagnosis, so no points where work is graded"
         sheet.line(
@@ -114,7 +114,7 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         bar = sheet.bar(
             low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
         )
-        figure = sheet.safe(f"  {_figure(criterion)}")
+        figure = sheet.safe(f"  {_figure(verdict, criterion)}")
         sheet.line(Text.assemble((bar, style), figure), indent=3)
 
 
@@ -131,8 +131,8 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
         sheet.line(f"{reason}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
 
 
-def _figure(criterion: CriterionResult) -> str:
-    measured, target = words.format_measured(criterion), words.format_target(criterion)
+def _figure(verdict: Verdict, criterion: CriterionResult) -> str:
+    measured, target = words.format_result(verdict, criterion), words.format_target(criterion)
     if measured and target:
         return f"{measured}, wanted {target}"
     # Of a number without a target, only a count says something by itself.
