@@ -157,7 +157,7 @@ def _commit_if_whole(workspace: Workspace, record: Record, *, asks: bool) -> tup
         capture = evidence_capture(workspace) if needs_capture(questions) else None
         about = f", compared with capture {capture.name}" if capture else ""
         if not asks:
-            note(f"These answers are committed now{about}: {COUNTS}.")
+            note(f"Committing these answers{about}.")
         elif not typer.confirm(f"\nCommit these answers{about}? It is {COUNTS}.", default=True):
             return record, False
     now = commit_answers(workspace, record)

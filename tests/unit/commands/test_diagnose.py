@@ -135,7 +135,7 @@ def test_a_script_reads_that_it_commits(workspace, monkeypatch):
     monkeypatch.setattr(diagnosing, "note", notes.append)
     diagnose(*ANSWERS)
     (note,) = notes
-    assert note.startswith("These answers are committed now, compared with capture 0001-torch:")
+    assert note == "Committing these answers, compared with capture 0001-torch."
 
 
 def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):
