@@ -86,7 +86,7 @@ def test_a_refused_answer_is_not_lost_beneath_the_questions(workspace):
     assert not done.output.strip()
     cause, evidence = str(done.exception).split("\nevidence: ")
     assert "not one of the choices" in cause
-    assert "write 0.6 for 60%" in evidence
+    assert "write 60% or 0.6" in evidence
 
 
 def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
