@@ -919,6 +919,7 @@ class TestDev:
             "cat",
             "lab start",
             "lab profile",
+            "lab report",
             "lab hint",
             "lab hint",
             "lab diagnose",

@@ -90,6 +90,8 @@ def _commands(lab: Lab, *, measure: bool) -> Iterator[list[str]]:
     causes and the verdict.
     """
     yield [lab.spec.evidence]
+    if lab.spec.evidence == "profile":
+        yield ["report"]
     for _ in lab.spec.hints:
         yield ["hint"]
     if lab.spec.questions:

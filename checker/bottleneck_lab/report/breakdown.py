@@ -249,8 +249,8 @@ def describe_steps(summary: Summary) -> str:
         shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
         host = shortest if shortest == longest else f"{shortest} to {longest}"
         sentences.append(
-            "A step runs from when host and device were done with the one before until they are"
-            f" done with it; the host's own range of it lasts {host}."
+            "A step ends when host and device are both done with it, and the next one begins"
+            f" there; its range on the host lasts {host}."
         )
     return " ".join(sentences)
 

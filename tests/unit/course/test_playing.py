@@ -52,7 +52,7 @@ def play(lab, *, measure, solve):
     return playing.play(lab, "cpu", measure=measure, solve=solve, announce=str, show=str)
 
 
-BEFORE = ["start", "profile", "hint", "hint", "diagnose", "diagnose", "report"]
+BEFORE = ["start", "profile", "report", "hint", "hint", "diagnose", "diagnose", "report"]
 
 
 def test_a_check_of_the_shipped_files_is_followed_by_one_of_the_solutions(lab, typed):
