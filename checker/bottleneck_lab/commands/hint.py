@@ -13,6 +13,7 @@ from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
 from bottleneck_lab.errors import ExitCode
+from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
@@ -29,12 +30,15 @@ def command(
 ) -> None:
     """Show the next hint. Each one gives away a little more.
 
+    Once a check has found your cause right, hints about finding it are skipped.
+
     Exit code 2 if your instructor has not opened it yet, as for `lab solution`.
     """
     workspace = here()
     hints = workspace.lab.spec.hints
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
     opened = allowed.hints
+    earlier = {hint.index for hint in load_hints(workspace)}
     taken = None if again else take_hint(workspace, opened)
     if taken is None:
         indices = [hint.index for hint in load_hints(workspace) if hint.index < len(hints)]
@@ -54,6 +58,9 @@ def command(
                 f"{taken + 1} of {len(hints)} hints taken; this is recorded with your diagnosis."
                 " Take all of them, and the diagnosis no longer counts as yours."
             )
+        if taken is not None and (skipped := len(set(range(taken)) - earlier)):
+            why = "about finding the cause, which the last check found right"
+            note(f"{counted(skipped, 'hint')} skipped: {why}.")
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
     if closed:

@@ -24,7 +24,7 @@ from bottleneck_lab.workspace.commitments import (
 )
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.hints import load_hints
+from bottleneck_lab.workspace.hints import next_hint
 from bottleneck_lab.workspace.progress import load_progress, note_solution
 from bottleneck_lab.workspace.start import given_edited, take_solution
 
@@ -93,7 +93,7 @@ def _help_until_then(workspace: Workspace, allowed: OpenHelp) -> str:
     """Return a remedy that names hints only where the learner can take another one now."""
     hints = len(workspace.lab.spec.hints)
     opened = hints if allowed.hints is None else min(allowed.hints, hints)
-    if len(load_hints(workspace)) < opened:
+    if next_hint(workspace) < opened:
         return "`lab hint` may help until then; so may your instructor."
     if allowed.hints_from is not None:
         at = local_iso(allowed.hints_from, allowed.timezone)

@@ -20,6 +20,7 @@ from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import capture_number, capture_of
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.hints import next_hint
 
 _CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
 (_CAPTURE_MECHANISM,) = ADVICE["the mechanism is still there"]
@@ -83,7 +84,7 @@ def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdi
             advice.append(f"{each} {where_to_look(workspace, learner)}")
         elif each in _SHOWS:
             advice.append(_look_at(workspace, verdict, each))
-        elif each != _HINT or learner.hints < len(workspace.lab.spec.hints):
+        elif each != _HINT or next_hint(workspace) < len(workspace.lab.spec.hints):
             advice.append(each)
     return msgspec.structs.replace(verdict, advice=advice)
 

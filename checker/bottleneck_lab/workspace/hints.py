@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.folder import Workspace, now, read_json
 
 
@@ -20,18 +21,40 @@ def load_hints(workspace: Workspace) -> list[HintTaken]:
     return read_json(file, list[HintTaken]) if file.exists() else []
 
 
+def next_hint(workspace: Workspace) -> int:
+    """Return the index of the hint that comes next; the number of hints where none is left.
+
+    A hint that quotes a finding, and those before it, are about finding the cause: they are skipped
+    once a check has graded the cause as right.
+    """
+    hints = workspace.lab.spec.hints
+    after = 1 + max((hint.index for hint in load_hints(workspace)), default=-1)
+    if _names_cause(workspace):
+        after = max(after, *(i + 1 for i, hint in enumerate(hints) if hint.finding), 0)
+    return min(after, len(hints))
+
+
+def _names_cause(workspace: Workspace) -> bool:
+    """Return True if the last check graded the chosen cause, and as right."""
+    choices = [each.id for each in workspace.lab.spec.questions if each.type == "choice"]
+    attempts = load_attempts(workspace)
+    criteria = attempts[-1].verdict.criteria if attempts else []
+    graded = [each.holds for each in criteria if each.id in choices]
+    return bool(graded) and all(graded)
+
+
 def take_hint(workspace: Workspace, opened: int | None = None) -> int | None:
     """Record that the next hint has been taken, and return its index.
 
     None when the lab has no further one, or no more than `opened` may be taken.
     """
     with workspace.writing("lab hint"):
-        taken = load_hints(workspace)
-        index = 1 + max((hint.index for hint in taken), default=-1)
+        index = next_hint(workspace)
         available = len(workspace.lab.spec.hints)
         if opened is not None:
             available = min(available, opened)
         if index >= available:
             return None
-        workspace.write_state("hints.json", [*taken, HintTaken(index, now())])
+        taken = [*load_hints(workspace), HintTaken(index, now())]
+        workspace.write_state("hints.json", taken)
     return index

@@ -1,6 +1,9 @@
 """`lab hint`: as many as the cohort's instructor has opened, and no cause before the diagnosis."""
 
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import load_labs
@@ -9,8 +12,10 @@ from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands import diagnose, hint, solution
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.workspace.commitments import commit
-from bottleneck_lab.workspace.folder import open_workspace
+from bottleneck_lab.workspace.folder import open_workspace, to_json
 from bottleneck_lab.workspace.hints import load_hints
+
+from ..report.made_up import slow
 
 LAB = load_labs()["busy-ensemble"]
 
@@ -36,8 +41,6 @@ def run(*words):
 
 
 def taken() -> int:
-    from pathlib import Path
-
     return len(load_hints(open_workspace(Path.cwd())))
 
 
@@ -93,8 +96,6 @@ def test_what_the_capture_shows_is_told_only_after_the_diagnosis(opened, monkeyp
     assert "Hint 2 of" in blind
     assert "The capture shows" not in blind
     assert "{evidence}" not in blind
-    from pathlib import Path
-
     commit(open_workspace(Path.cwd()), {"cause": "launch-bound"}, "")
     assert "The capture shows launch-bound." in run("hint", "--again").output
 
@@ -114,3 +115,20 @@ def test_a_locked_solution_names_only_help_that_is_open(opened, monkeypatch):
     assert "Hint 1 of" in run("hint").output
     assert "`lab hint`" not in remedy(1), "the open one is taken"
     assert "`lab hint` may help" in remedy(None)
+
+
+def test_hints_about_finding_the_cause_are_skipped_once_a_check_found_it_right(opened):
+    def check(number: int, *, right: bool) -> None:
+        verdict = replace(slow(), criteria=[replace(slow().criteria[-1], id="cause", holds=right)])
+        workspace = open_workspace(Path.cwd())
+        workspace.attempts.mkdir(exist_ok=True)
+        workspace.write(workspace.attempts / f"000{number}.json", to_json(verdict))
+
+    check(1, right=False)
+    assert "Hint 1 of" in run("hint").output
+    check(2, right=True)
+    mending = run("hint").output
+    assert "Hint 3 of" in mending
+    assert "1 hint skipped: about finding the cause" in mending
+    assert "Hint 4 of" in run("hint").output
+    assert "Hint 1 of" in run("hint", "--again").output

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.grading.conclusion import conclude
-from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.grading.gain import with_one_gain
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.faults import VerifierFault
@@ -27,6 +28,9 @@ from bottleneck_lab.measure.kinds.inference_server import (
 from bottleneck_lab.measure.kinds.inference_server import bench as inference_bench
 from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S, InferenceBench
 from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_models
+from bottleneck_lab.report.words import format_measured
+
+from ..report.made_up import slow
 
 LAB = find_lab("past-the-plateau")
 SPECS = LAB.spec.devices["virtual"].criteria
@@ -369,6 +373,58 @@ def test_a_gain_that_no_fix_can_reach_is_not_measured():
     (note,) = loading.notes(observed)
     assert "The 5.7x are not the gain of your fix: none can gain more than 3.0x here" in note
     assert "slowed the shipped server to 27 requests/s; alone it might answer up to 74." in note
+
+
+def graded_gain(observed, holds, low, high, sentence):
+    """Return the gain, the prediction and the notes of a verdict, once it has one gain."""
+    value = (low + high) / 2
+    gain = CriterionResult(
+        "throughput", "target", holds, sentence, value, low, high, 2.0, "at_least", "x", 8
+    )
+    verdict = replace(
+        slow(),
+        criteria=[gain],
+        summary=f"{sentence} The machine was busy.",
+        notes=loading.notes(observed),
+        measurement=loading.details(observed),
+    )
+    settled = with_one_gain(verdict, SPECS)
+    assert settled.summary.startswith(settled.criteria[0].sentence)
+    return settled.criteria[0], settled.prediction, settled.notes
+
+
+def test_a_gain_that_no_fix_can_reach_is_given_against_what_the_server_might_do_alone():
+    observed = loading.Observed(rates=[216.0] * 16, most_gain=3.0)
+    observed.shipped = (Plateau(30.0, 0.9, limit=90.0),) * 2
+    gain, _, (note, *_) = graded_gain(observed, True, 6.0, 9.0, "At least 2x: 7.5x (6–9x).")
+    assert (
+        gain.sentence == "At least 2x: at least 2.5x, against the 90/s that it might answer alone."
+    )
+    assert format_measured(gain) == "at least 2.5x, against the 90/s that it might answer alone"
+    assert (gain.low, gain.high) == pytest.approx((2.0, 3.0))
+    assert note.startswith("No fix can gain more than 3.0x here. Other programs slowed")
+
+
+def test_the_bounds_of_an_undecided_gain_hold_what_puts_it_in_doubt():
+    throughput = next(spec for spec in SPECS if spec.id == "throughput")
+    context = SimpleNamespace(required=lambda _: throughput)
+    observed = loading.Observed(rates=[200.0] * 16, most_gain=3.0)
+    for after, alone, bounds in ((84.0, 120.0, "1.41–1.77x"), (110.0, 84.0, "1.54–1.93x")):
+        observed.shipped = (
+            Plateau(84.0, 1 - 84.0 / alone, limit=alone),
+            Plateau(after, 0.0, limit=alone),
+        )
+        reason = loading.doubtful_baseline(context, observed)
+        gain, *_ = graded_gain(observed, None, 2.02, 2.53, f"Undecided, 2.02–2.53x. {reason}")
+        assert f"it would be {bounds}" in gain.sentence
+        assert format_measured(gain) == f"{bounds[:4]}–2.53x"
+
+
+def test_a_prediction_is_held_against_the_figure_of_the_criterion():
+    observed = loading.Observed(rates=[155.0] * 16, most_gain=3.0)
+    observed.shipped = (Plateau(100.0, 0.0, limit=110.0),) * 2
+    _, prediction, _ = graded_gain(observed, False, 1.5, 1.6, "At least 2x: no, 1.55x (1.5–1.6x).")
+    assert (prediction.predicted, prediction.measured) == (3.0, pytest.approx(1.55))
 
 
 def test_a_baseline_that_lost_time_excuses_no_slow_server(checked):
