@@ -47,9 +47,10 @@ def _against_alone(verdict: Verdict, gain: CriterionResult) -> Verdict:
     """
     alone = verdict.measurement["shipped_alone"][0]
     value, low, high = (
-        _against(each, alone, verdict) for each in (gain.value, gain.low, gain.high)
+        None if each is None else _against(each, alone, verdict)
+        for each in (gain.value, gain.low, gain.high)
     )
-    figure = format_figure(value, gain.unit, gain.target)
+    figure = format_figure(value or 0.0, gain.unit, gain.target)
     counted = f"at least {figure}, against the {alone:.0f}/s that it might answer alone"
     sentence = f"{gain.sentence.rpartition(': ')[0]}: {counted}."
     bounded = msgspec.structs.replace(
