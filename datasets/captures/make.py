@@ -203,11 +203,16 @@ BOTTLENECKS: dict[str, tuple[str, ...]] = {
     "elementwise": ("unfused-elementwise",),
     "layout": ("layout-conversions",),
     "fp32": ("tensor-cores-unused",),
+    "fp64": ("double-precision",),
     "growth": ("memory-growth",),
     "allocator": ("allocator-churn",),
     "uneven": ("uneven-steps",),
 }
 """What is put into a capture, and the findings that it must give: these and no others."""
+
+
+MATRIX = {"fp32": "ampere_sgemm_128x64_tn", "fp64": "cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1"}
+"""The matrix kernels of these; of the others, one that runs on tensor cores in bf16."""
 
 
 def training(
@@ -336,7 +341,7 @@ def _h2d(run: Program, bottleneck: str, strength: float) -> None:
 
 
 def _layers(run: Program, bottleneck: str, layers: int, us: float, phase: str, strength: float) -> None:
-    matrix = "ampere_sgemm_128x64_tn" if bottleneck == "fp32" else "sm90_xmma_gemm_bf16bf16_bf16f32_tn"
+    matrix = MATRIX.get(bottleneck, "sm90_xmma_gemm_bf16bf16_bf16f32_tn")
     for _ in range(layers):
         run.operator(
             "aten::addmm" if phase == "forward" else "autograd::engine::evaluate_function: AddmmBackward0", matrix, us

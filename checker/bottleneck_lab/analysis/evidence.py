@@ -8,6 +8,7 @@ import msgspec
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import Cause
+from bottleneck_lab.analysis.counters.roofline import RooflineRow
 from bottleneck_lab.analysis.device.kernels import Interruptions, KernelRow, LaunchUse
 from bottleneck_lab.analysis.device.transfers import CopyRow
 from bottleneck_lab.analysis.device.use import DeviceUse
@@ -67,6 +68,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """How many ranks the program has; 0 where the capture does not state it."""
     compute_capabilities: dict[tuple[int, int], float] = {}
     """By (rank, device), where the capture states it: 9.0 for Hopper."""
+    double_rows: list[RooflineRow] = []
+    """Operators on double tensors, where types were recorded."""
 
     @property
     def time_ns(self) -> int:

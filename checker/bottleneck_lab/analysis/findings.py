@@ -267,6 +267,18 @@ FINDINGS: tuple[FindingKind, ...] = (
         at_most=False,
     ),
     FindingKind(
+        "double-precision",
+        "Matrix products run in double precision",
+        "compute-bound",
+        "Where sixteen digits are not needed, call .float() where the data enter the program (NumPy"
+        " makes doubles), and allow TF32 with torch.set_float32_matmul_precision('high').",
+        "fp64 matrix kernels, or matrix operators on double tensors, take ≥ 10%",
+        work.double_products,
+        rests_on=("kernels",),
+        # Everything else moves half the bytes then, too.
+        at_most=False,
+    ),
+    FindingKind(
         "dominant-operator",
         "One operator takes most of the time",
         "memory-bound",

@@ -205,8 +205,8 @@ def _summary(
 ) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
     devices = _device_side(timeline, uses)
-    rows = row_side()
-    seen = _evidence(timeline, steps, rows, devices)
+    rows, roofline = row_side(), find_roofline(timeline, ceilings)
+    seen = _evidence(timeline, steps, rows, devices, roofline)
     release_freed(timeline)
     findings, withheld = doubt(find_findings(seen), devices.quality)
     step_ns = np.array(seen.step_ns or [0], dtype=np.int64)
@@ -239,7 +239,7 @@ def _summary(
         findings=findings,
         withheld=withheld,
         collectives=find_collectives(inside, devices.exposed),
-        roofline=find_roofline(timeline, ceilings),
+        roofline=roofline,
         workers=find_workers(timeline, window),
         serving=seen.serving,
         # Of what was not recorded, or at wrong times, neither can be told.
@@ -339,7 +339,11 @@ def _device_side(
 
 
 def _evidence(
-    timeline: Timeline, steps: list[Step], rows: _RowSide, devices: _DeviceSide
+    timeline: Timeline,
+    steps: list[Step],
+    rows: _RowSide,
+    devices: _DeviceSide,
+    roofline: Roofline,
 ) -> Evidence:
     """Return what the detectors look at."""
     window = find_window(timeline)
@@ -368,6 +372,7 @@ def _evidence(
             for info in timeline.devices
             if re.fullmatch(r"[1-9]\d*\.\d", info.compute_capability)
         },
+        double_rows=[row for row in roofline.rows if row.precision == "fp64"],
     )
 
 

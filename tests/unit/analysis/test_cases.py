@@ -42,3 +42,14 @@ def test_a_late_ranks_work_can_go_or_be_spread_over_the_ranks():
         assert case.gain <= 1.02 * ratio < 1.05 * case.gain
         assert first.shared_gain_ratio < first.expected_gain_ratio
         assert f"{first.shared_gain_ratio:.2f}x with the same work" in describe_gain(first)
+
+
+def test_products_in_double_precision_are_a_finding():
+    """Of star-catalogue, whose device is busy with them; what else then moves half the bytes gains
+    more.
+    """
+    case = find_case("star-catalogue")
+    (only,) = summarise(load(traces_of(case)[0])).findings
+    assert only.id == "double-precision"
+    assert not only.at_most
+    assert 0.7 * case.gain < only.expected_gain_ratio < case.gain

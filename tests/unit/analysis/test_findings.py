@@ -27,6 +27,7 @@ KINDS = [
     "elementwise",
     "layout",
     "fp32",
+    "fp64",
     "growth",
     "allocator",
     "uneven",
@@ -166,6 +167,63 @@ def test_matrix_kernels_on_tensor_cores_are_told_from_those_that_are_not(
     assert [finding.id for finding in findings(tmp_path / "x.json")] == [
         "tensor-cores-unused"
     ] * unused
+
+
+@pytest.mark.parametrize(
+    ("kernel", "double"),
+    [
+        ("cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1", True),
+        ("volta_dgemm_128x64_nn", True),
+        ("void dgemm_largek_lds64<true, false, 5, 5, 4, 4, 4, 34>", True),
+        ("void gemv2T_kernel_val<int, int, double, double, double, double, 128, 16>", True),
+        ("void implicit_convolve_dgemm<double, double, 1024, 5, 5>", True),
+        ("Cijk_Ailk_Bljk_DB_MT64x64x16_MI16x16x4x1_SN", True),
+        ("void cudnn::cnn::dgrad2d_grouped_direct_kernel<float, int, float>", False),
+        ("sm80_xmma_dgrad_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc", False),
+        ("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16>", False),
+    ],
+)
+def test_products_in_double_precision_are_told_by_their_kernels(tmp_path, make, kernel, double):
+    summary = summarise(products(tmp_path, make, kernel))
+    named = [each for each in summary.findings if each.id == "double-precision"]
+    assert len(named) == double
+    assert not double or named[0].expected_gain_ratio == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize(("kind", "double"), [("double", True), ("float", False)])
+def test_products_in_double_precision_are_told_by_the_types_of_operators(
+    tmp_path, make, kind, double
+):
+    args = {
+        "Input Dims": [[4096, 4096], [4096, 4096]],
+        "Input type": [kind, kind],
+        "Concrete Inputs": ["", ""],
+    }
+    timeline = products(tmp_path, make, "some_vendors_kernel", args)
+    named = [each.evidence for each in summarise(timeline).findings]
+    assert (
+        named
+        == ["80 matrix operators on double tensors take 100% of the time, most of all aten::mm."]
+        * double
+    )
+
+
+def products(tmp_path, make, kernel, args=None):
+    """A capture of matrix products alone."""
+    run = make.Program()
+    for number in range(4):
+        begin = run.host
+        for _ in range(20):
+            run.operator("aten::mm", kernel, 250.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    trace = run.trace()
+    for name in ("aten::mm", kernel):
+        events = [each for each in trace["traceEvents"] if each["name"] == name]
+        for number, event in enumerate(events):
+            event["args"] = {**event.get("args", {}), "External id": number + 1}
+            event["args"] |= (args or {}) if name == "aten::mm" else {}
+    (tmp_path / "x.json").write_text(json.dumps(trace))
+    return load(tmp_path / "x.json")
 
 
 def test_every_kind_is_tested(make):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES
+from bottleneck_lab.analysis.counters.roofline import find_machine
 from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
 from bottleneck_lab.analysis.device.tensor_cores import find_tensor_cores
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
@@ -32,6 +33,8 @@ COPY_SHARE = 0.05
 DOMINANT_SHARE = 0.40
 STEP_SPREAD = 0.25
 FP32_SHARE = 0.30
+FP64_SHARE = 0.10
+"""Whatever is trained seldom needs it, and it costs a multiple: less of it is worth a look."""
 LESS_COMMUNICATION = (
     "Send gradients in buckets while backward is still running (bucket_cap_mb, no"
     " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
@@ -44,6 +47,15 @@ _FP32_GEMM = re.compile(
     r".*?(?:(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn)",
     re.IGNORECASE,
 )
+_FP64_GEMM = re.compile(
+    # cuBLAS and CUTLASS, cuDNN, cuBLAS's templates, rocBLAS.
+    r"d884gemm|(?:^|_|\b)dgemm|_f64f64_|gem[mv]\w*<(?:int, )*double\b|^Cijk_\w+_DB_",
+    re.IGNORECASE,
+)
+_FP64_TENSOR_CORES = re.compile(r"d884")
+"""Kernels that run on those of A100 and later, twice as fast as the data sheets' fp64."""
+FP64_RATIO = 2.0
+"""fp32 over fp64 where no data sheet is at hand: the least, of devices for data centres."""
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru|rnn")
 """Operators that should dominate a busy CPU: that is not a finding."""
 
@@ -249,6 +261,38 @@ def unused_tensor_cores(seen: Evidence) -> list[Detection]:
         )
         return [msgspec.structs.replace(each, advice=advice) for each in detections]
     return detections
+
+
+def double_products(seen: Evidence) -> list[Detection]:
+    """Detect matrix products in double precision: by the names of kernels, or where these don't
+    tell, by the types of operators.
+    """
+    kernels = [row for row in seen.kernels if _FP64_GEMM.search(row.name)]
+    if kernels:
+        left = 1 / _single_over_double([use.name for use in seen.devices], kernels[0].name)
+        return kernels_like(_FP64_GEMM, FP64_SHARE, "fp64 matrix kernels", left)(seen)
+    rows = [row for row in seen.double_rows if _MATRIX_WORK.search(row.operator)]
+    share = sum(row.time_ns for row in rows) / seen.time_ns
+    if share < FP64_SHARE:
+        return []
+    evidence = (
+        f"{sum(row.calls for row in rows)} matrix operators on double tensors take {share:.0%} of"
+        f" the time, most of all {rows[0].operator}."
+    )
+    return [Detection(evidence, share * (1 - 1 / FP64_RATIO))]
+
+
+def _single_over_double(devices: Sequence[str], kernel: str) -> float:
+    """Return how many times as fast fp32 products are on devices of these names, in TF32 where
+    there is that, as an fp64 `kernel`.
+    """
+    ratios = []
+    for machine in filter(None, map(find_machine, devices)):
+        if "fp64" in machine.flops:
+            single = machine.flops.get("tf32", machine.flops["fp32"])
+            double = machine.flops["fp64"] * (2 if _FP64_TENSOR_CORES.search(kernel) else 1)
+            ratios.append(single / double)
+    return max(ratios, default=FP64_RATIO)
 
 
 def dominant_operator(seen: Evidence) -> list[Detection]:
