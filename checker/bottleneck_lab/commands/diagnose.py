@@ -19,7 +19,7 @@ from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import (
     commit_answers,
-    misplaced_answers,
+    refused_answers,
     require_committable,
     where_to_look,
 )
@@ -104,7 +104,7 @@ def command(
         for question in questions:
             known = load_answers(workspace.root).get(question.id)
             seen = capture_figures(workspace) if question.shows else None
-            given = ask_question(question, known, partial(_misplaced, workspace), seen)
+            given = ask_question(question, known, partial(_refusal, workspace), seen)
             save_answers(workspace, {question.id: given})
     record, committed = load_record(workspace), False
     corrections = {} if json or wrong else _show_answers(workspace, record)
@@ -126,7 +126,7 @@ def _save(workspace: Workspace, texts: list[str]) -> list[str]:
     """Save the answers given as ID=VALUE. Returns one sentence for each that is refused."""
     questions = workspace.lab.spec.questions
     answers, wrong = parse_answers(questions, texts)
-    for id_, fault in misplaced_answers(workspace, questions, answers).items():
+    for id_, fault in refused_answers(workspace, questions, answers).items():
         wrong.append(f"{id_}: {fault}")
         del answers[id_]
     save_answers(workspace, answers)
@@ -138,8 +138,8 @@ def _lacks_capture(workspace: Workspace) -> bool:
     return needs_capture(workspace.lab.spec.questions) and evidence_capture(workspace) is None
 
 
-def _misplaced(workspace: Workspace, question: QuestionSpec, answer: Answer) -> str | None:
-    return misplaced_answers(workspace, [question], {question.id: answer}).get(question.id)
+def _refusal(workspace: Workspace, question: QuestionSpec, answer: Answer) -> str | None:
+    return refused_answers(workspace, [question], {question.id: answer}).get(question.id)
 
 
 def _commit_if_whole(workspace: Workspace, record: Record, *, asks: bool) -> tuple[Record, bool]:
@@ -158,10 +158,22 @@ def _commit_if_whole(workspace: Workspace, record: Record, *, asks: bool) -> tup
         about = f", compared with capture {capture.name}" if capture else ""
         if not asks:
             note(f"Committing these answers{about}.")
-        elif not typer.confirm(f"\nCommit these answers{about}? It is {COUNTS}.", default=True):
+        elif not _agrees(f"\nCommit these answers{about}? It is {COUNTS}."):
             return record, False
     now = commit_answers(workspace, record)
     return now, len(now.commitments) > len(record.commitments)
+
+
+def _agrees(question: str) -> bool:
+    """Ask at the terminal. Where its input ends, say what became of the answers."""
+    try:
+        return typer.confirm(question, default=True)
+    except typer.Abort:
+        note(
+            "\nNothing was committed: your answers are saved in diagnosis.toml. `lab diagnose` asks"
+            " again; without a terminal it commits them, as `lab check` does."
+        )
+        raise
 
 
 def _warn_of_edited_code(workspace: Workspace, questions: list[QuestionSpec]) -> None:
@@ -239,12 +251,18 @@ def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
 def _found_wrong(workspace: Workspace) -> dict[str, str]:
     """Return the answers in diagnosis.toml that the last check found wrong, with its sentences.
 
-    What was wrong only because it rests on a choice that has changed since is not among them.
+    What was wrong only because it rests on a choice that has changed since is not among them, nor
+    what quotes an answer that has.
     """
     attempts = load_attempts(workspace)
     if not attempts:
         return {}
     now, checked = load_answers(workspace.root), load_answers(attempts[-1].submission)
+    corrected = [
+        answer
+        for id_, answer in checked.items()
+        if isinstance(answer, str) and answer and now.get(id_) != answer
+    ]
     rests_on = {question.id: question.follows for question in workspace.lab.spec.questions}
     results = {each.id: each for each in attempts[-1].verdict.criteria}
 
@@ -262,6 +280,7 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
         if each.kind == "diagnosis"
         and each.holds is False
         and not is_open(each.id)
+        and not any(answer in each.sentence for answer in corrected)
         and is_given(now.get(each.id))
         and now.get(each.id) == checked.get(each.id)
     }

@@ -239,7 +239,8 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
 def evidence_capture(workspace: Workspace) -> Path | None:
     """Return the capture that a diagnosis is about; None without a capture.
 
-    That is the latest of the shipped code, even after a fix has been captured; else the first.
+    That is the latest of the shipped code, even after a fix has been captured; else the first. In a
+    lab whose shipped code records nothing it is the latest of all.
     """
     lab = workspace.lab
     shipped = lab.code_hash(lab.path)
@@ -251,7 +252,8 @@ def evidence_capture(workspace: Workspace) -> Path | None:
         captures.append(path)
         if description.get("code") == shipped:
             of_shipped.append(path)
-    chosen = of_shipped[-1:] or captures[:1]
+    first = captures[-1:] if kind_of(lab).records_itself else captures[:1]
+    chosen = of_shipped[-1:] or first
     return chosen[0] if chosen else None
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.course.captures import capture_figures, committed_capture, evidence_capture
+from bottleneck_lab.course.captures import (
+    capture_figures,
+    committed_capture,
+    evidence_capture,
+    read_timeline,
+)
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import form_problems
 from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture
@@ -29,6 +38,38 @@ def misplaced_answers(
         return {}
     faults = {id_: misplaced_stretch(str(answers[id_]), figures) for id_ in marked}
     return {id_: fault for id_, fault in faults.items() if fault}
+
+
+def refused_answers(
+    workspace: Workspace, questions: list[QuestionSpec], answers: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return why answers are refused when they are given, by question: stretches that show nothing,
+    and operators that the capture does not have.
+    """
+    faults = misplaced_answers(workspace, questions, answers)
+    asked = [each.id for each in questions if _asks_for_operator(each) and each.id in answers]
+    folder = evidence_capture(workspace) if asked else None
+    if folder is None:
+        return faults
+    timeline = read_timeline(folder)
+    names = {timeline.strings[name] for name in np.unique(timeline.operators.name).tolist()}
+    for id_ in asked:
+        name = str(answers[id_])
+        if not {name, f"aten::{name}"} & names:
+            # Without the namespace, which makes any two names alike.
+            short = {each.rpartition("::")[2]: each for each in sorted(names)}
+            near = difflib.get_close_matches(name.rpartition("::")[2], short, n=3)
+            like = f" Near it: {', '.join(short[each] for each in near)}." if near else ""
+            faults[id_] = f"Capture {folder.name} has no operator '{name}'.{like}"
+    return faults
+
+
+def _asks_for_operator(question: QuestionSpec) -> bool:
+    """Return True if the form of a question is that of an operator's name, with or without its
+    namespace.
+    """
+    names = ("addmm", "aten::addmm")
+    return bool(question.form) and all(re.fullmatch(question.form, name) for name in names)
 
 
 def require_committable(workspace: Workspace, record: Record) -> None:

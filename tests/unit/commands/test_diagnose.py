@@ -7,8 +7,10 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import find_lab
@@ -308,3 +310,66 @@ def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspac
     assert not load_record(workspace).commitments
     assert "kept as your first diagnosis" in " ".join(diagnose().output.split())
     assert len(load_record(workspace).commitments) == 1
+
+
+@pytest.fixture
+def recording(tmp_path, monkeypatch) -> Workspace:
+    """A lab whose code records itself, with two captures of edited code."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    for number in (1, 2):
+        folder = workspace.captures / f"000{number}-torch"
+        folder.mkdir(parents=True)
+        shutil.copy(TRACE.parent / "synthetic-elementwise.json.gz", folder / "trace.json.gz")
+        described = {"files": ["trace.json.gz"], "code": f"edit {number}", "made_at": "2026-01-01"}
+        (folder / "capture.json").write_text(json.dumps(described))
+    monkeypatch.chdir(workspace.root)
+    return workspace
+
+
+def test_an_operator_that_the_latest_capture_lacks_is_refused_with_near_names(recording):
+    done = diagnose("first=aten::foreach_add")
+    assert isinstance(done.exception, UsageError)
+    assert "first: Capture 0002-torch has no operator 'aten::foreach_add'." in (
+        done.exception.message
+    )
+    assert "Near it: aten::_foreach_add_" in done.exception.message
+    assert not load_answers(recording.root)["first"]
+    assert "Near" not in diagnose("first=aten::nosuch").exception.message
+    assert diagnose("first=addmm").exit_code == 0, "its namespace may be left out"
+
+
+def test_what_a_check_said_of_an_answer_that_is_corrected_is_not_repeated(recording):
+    save_answers(recording, {"first": "aten::conv2d", "ceiling": 1.69})
+    verdict = Verdict(
+        outcome=Outcome.FAIL,
+        reason="wrong diagnosis",
+        summary="",
+        lab=recording.lab.slug,
+        lab_hash="",
+        submission_hash="",
+        device="cpu",
+        criteria=[
+            CriterionResult("ceiling", "diagnosis", False, "ceiling: not that of aten::conv2d."),
+        ],
+        environment={},
+        isolation={},
+        started_at="2026-01-02T00:00:00+00:00",
+        duration_s=1.0,
+    )
+    with submission(recording, recording.lab) as folder:
+        record(recording, verdict, folder)
+    assert "Check 1: not that of aten::conv2d." in diagnose().output
+    save_answers(recording, {"first": "aten::mkldnn_convolution"})
+    assert "Check 1" not in diagnose().output
+
+
+def test_the_end_of_input_commits_nothing_and_says_so(workspace, monkeypatch):
+    monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(diagnosing.typer, "confirm", Mock(side_effect=typer.Abort))
+    told: list[str] = []
+    monkeypatch.setattr(diagnosing, "note", told.append)
+    with pytest.raises(typer.Abort):
+        diagnosing.command([*ANSWERS])
+    assert "Nothing was committed: your answers are saved" in told[-1]
+    assert not load_record(workspace).commitments
