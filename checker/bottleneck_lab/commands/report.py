@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.device.gaps import LEAST_LISTED_NS
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
@@ -337,9 +338,11 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
     else:
         gaps = numbered_gaps([use for use, _ in devices])
         if gap > len(gaps):
+            numbered = f"the {len(gaps)} longest gaps of this capture have numbers"
+            if not gaps:
+                numbered = f"this capture has none of {format_duration(LEAST_LISTED_NS)} or more"
             raise UsageError(
-                f"There is no gap {gap}: the {len(gaps)} longest gaps of this capture have"
-                " numbers.",
+                f"There is no gap {gap}: {numbered}.",
                 "`lab report` lists the first of them; `--at START-END` shows any other stretch.",
             )
         _, longest = gaps[gap - 1]

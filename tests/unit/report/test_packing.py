@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.analysis.device.use import find_device_uses
+from bottleneck_lab import load
+from bottleneck_lab.analysis.device.time import CPU
+from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.page.lanes import Events, find_lanes
 from bottleneck_lab.report.page.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
@@ -151,3 +154,24 @@ def test_the_lane_of_a_threads_lines_says_whose_they_are():
     own = replace(capture.timeline, threads=(Thread(0, "100", f"{LINES_OF}101", ""),))
     groups = {lane["group"] for lane in pack_timeline(capture._replace(timeline=own)).head["lanes"]}
     assert any(group.endswith("lines of Python of thread 101") for group in groups)
+
+
+def test_a_legend_without_an_accelerator_speaks_of_operators_and_not_of_launches():
+    """As the report's table of the same time does."""
+    capture = analyse(made_up_capture.capture())
+    assert "idle: launch" in {each["label"] for each in pack_timeline(capture).head["categories"]}
+    on_cpu = capture._replace(times=[time._replace(device=CPU) for time in capture.times])
+    labels = {each["label"] for each in pack_timeline(on_cpu).head["categories"]}
+    assert "between operators" in labels
+    assert "idle: launch" not in labels
+
+
+@pytest.mark.parametrize(("pause_us", "listed"), [(1.05, 0), (30.0, 1)])
+def test_pauses_of_the_device_itself_are_not_listed_as_gaps(tmp_path, pause_us, listed):
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": start, "dur": 100, "pid": 0, "tid": 7}
+        for start in (0, 100 + pause_us)
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": kernels}))
+    capture = analyse(load(tmp_path / "trace.json"))
+    assert len(numbered_gaps(capture.summary.devices)) == listed

@@ -15,6 +15,8 @@ from bottleneck_lab.wording import counted
 
 LARGEST = 20
 """Number of gaps that are listed."""
+LEAST_LISTED_NS = 2_000
+"""A shorter gap is not listed: it is a device's own pause between two kernels, or a rounding."""
 LEAST_LINE_SHARE = 0.05
 """The lines of a cause below this share (0-1) of the time are not looked for."""
 BESIDE_SHARE = 0.8
@@ -152,7 +154,7 @@ def _largest(timeline: Timeline, time: DeviceTime, host: HostView, main: TinyInt
     causes, lengths = tuple(time.causes), time.idle.lengths
     # Only those as long as the last one that is listed are put in order: there may be millions.
     least = np.partition(lengths, -LARGEST)[-LARGEST] if len(lengths) > LARGEST else 0
-    longest = np.flatnonzero(lengths >= least)
+    longest = np.flatnonzero(lengths >= max(least, LEAST_LISTED_NS))
     gaps = []
     for i in longest[np.argsort(-lengths[longest], kind="stable")][:LARGEST].tolist():
         start, end, cause = int(time.idle.start[i]), int(time.idle.end[i]), causes[int(main[i])]

@@ -49,6 +49,21 @@ CATEGORIES: dict[str, CategoryStyle] = {
     "idle": CategoryStyle("idle", "gap-idle", "the device is idle"),
 }
 
+
+def category_styles(*, on_cpu: bool) -> dict[str, CategoryStyle]:
+    """Return the categories in their order, with the words for idle time that fit where no
+    accelerator was recorded: nothing is launched there.
+    """
+    if not on_cpu:
+        return CATEGORIES
+    own = {
+        f"idle-{cause.id}": CategoryStyle(cause.cpu_label, cause.colour, cause.cpu_sentence)
+        for cause in IDLE_CAUSES
+        if cause.cpu_label
+    }
+    return {**CATEGORIES, **own}
+
+
 KIND_CATEGORIES = {
     ActivityKind.KERNEL: "kernel",
     ActivityKind.COPY: "copy",

@@ -9,16 +9,26 @@ category, gzipped.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from isal import igzip
 
+from bottleneck_lab.analysis.device.time import CPU
 from bottleneck_lab.analysis.steps.window import find_window, step_costs, step_rows
 from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.report.kernel_names import cut_name, short_names
-from bottleneck_lab.report.page.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
+from bottleneck_lab.report.page.lanes import (
+    CODES,
+    CategoryStyle,
+    Column,
+    Events,
+    Lane,
+    category_styles,
+    find_lanes,
+)
 from bottleneck_lab.trace.timeline import Timeline
 
 # Deeper nesting than this is drawn on the lane's last row.
@@ -36,9 +46,9 @@ class PackedTimeline:
     data: str = field(repr=False)
 
     @property
-    def categories(self) -> list[str]:
+    def categories(self) -> list[dict[str, Any]]:
         """The categories that occur, in the order of CATEGORIES."""
-        return [each["id"] for each in self.head["categories"] if each["used"]]
+        return [each for each in self.head["categories"] if each["used"]]
 
 
 def pack_timeline(capture: Analysis, *, blind: bool = False) -> PackedTimeline:
@@ -48,7 +58,13 @@ def pack_timeline(capture: Analysis, *, blind: bool = False) -> PackedTimeline:
     timeline = capture.timeline
     origin, end = timeline.extent
     strings, lanes = find_lanes(timeline, capture.times, blind=blind)
-    return _packed(strings, lanes, origin, end, _steps(timeline, origin))
+    styles = category_styles(on_cpu=_on_cpu(capture))
+    return _packed(strings, lanes, origin, end, _steps(timeline, origin), styles)
+
+
+def _on_cpu(*captures: Analysis) -> bool:
+    """Return True if no capture is of an accelerator."""
+    return all(time.device == CPU for capture in captures for time in capture.times)
 
 
 def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> PackedTimeline:
@@ -79,11 +95,17 @@ def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> P
         for (start, end), begin in zip((t.extent for t in timelines), begins, strict=True)
     ]
     origin, end = min(start for start, _ in extents), max(end for _, end in extents)
-    return _packed(strings, lanes, origin, end, _steps(timelines[0], origin))
+    styles = category_styles(on_cpu=_on_cpu(*pair))
+    return _packed(strings, lanes, origin, end, _steps(timelines[0], origin), styles)
 
 
 def _packed(
-    strings: tuple[str, ...], lanes: list[Lane], origin: int, end: int, steps: list[list[int]]
+    strings: tuple[str, ...],
+    lanes: list[Lane],
+    origin: int,
+    end: int,
+    steps: list[list[int]],
+    styles: Mapping[str, CategoryStyle],
 ) -> PackedTimeline:
     rows = [(index, row) for index, lane in enumerate(lanes) for row in split_rows(lane.events)]
     names, used = _used_names(strings, [row for _, row in rows])
@@ -92,12 +114,13 @@ def _packed(
     categories = [
         {
             "id": key,
+            "label": look.label,
             "means": look.means,
             "colour": look.colour,
             "gap": look.gap,
             "used": CODES[key] in occurring,
         }
-        for key, look in CATEGORIES.items()
+        for key, look in styles.items()
     ]
     lane_heads = []
     for index, lane in enumerate(lanes):

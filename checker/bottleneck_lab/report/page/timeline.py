@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from bottleneck_lab.report import words
-from bottleneck_lab.report.page.lanes import CATEGORIES
 from bottleneck_lab.report.page.markup import Markup, Section, join, table, tag
 from bottleneck_lab.report.page.packing import PackedTimeline
 from bottleneck_lab.report.page.verdict import section
@@ -69,8 +68,8 @@ def timeline_section(
         f" {hatched}."
     )
     legend = [
-        tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
-        for key in packed.categories
+        tag("li", tag("span", class_=f"key {each['colour']}"), each["label"])
+        for each in packed.categories
     ]
     body = tag(
         "div",
