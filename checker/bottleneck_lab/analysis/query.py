@@ -22,6 +22,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import build_calls
 from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
+from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import begun_inside, find_window, host_window
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
@@ -195,7 +196,9 @@ def _thread_columns(timeline: Timeline) -> Columns:
 def _wait_columns(timeline: Timeline) -> Columns:
     """Return the columns of the table `waits`: those of `runtime`."""
     inside = begun_inside(timeline)
-    rows, _ = find_waits(inside, find_causes(inside, build_calls(inside, python=False)))
+    rows, _ = find_waits(
+        inside, find_causes(inside, build_calls(inside, python=False), waiting_calls(inside))
+    )
     return _columns(timeline, take(inside.runtime, rows), calls=True)
 
 

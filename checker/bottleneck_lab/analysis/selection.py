@@ -11,10 +11,10 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.time import CPU, DeviceTime
 from bottleneck_lab.analysis.device.transfers import largest_messages
-from bottleneck_lab.analysis.host.calls import SYNC_CALL
 from bottleneck_lab.analysis.host.lines import longest_line
 from bottleneck_lab.analysis.host.syncs import SyncRow, longest_waiting_line
-from bottleneck_lab.analysis.rows import named, union_of
+from bottleneck_lab.analysis.host.waits import waiting_calls
+from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Timeline
 
@@ -164,7 +164,7 @@ def figures_within(
     for name, on_line in lines.items():
         on_line_ns = sum(iv.clip(part, *inside).total for part in on_line)
         shares[name] = on_line_ns / (inside.length * len(timeline.ranks))
-    waits = named(timeline, timeline.runtime, SYNC_CALL)
+    waits = waiting_calls(timeline)
     shares["host_wait_share"] = _covered(timeline.runtime, waits, inside).total / inside.length
     return shares | _range_shares(timeline, inside)
 

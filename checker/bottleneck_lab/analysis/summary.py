@@ -49,6 +49,7 @@ from bottleneck_lab.analysis.host.syncs import (
     find_syncs,
     longest_waiting_line,
 )
+from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_workers
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
@@ -299,10 +300,12 @@ def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], li
     sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
     causes: list[str] = []
     lines: list[LineRow] = []
+    waiting, seen = waiting_calls(timeline), 0
     for part in in_parts(timeline):
         calls = build_calls(part, python=bool(len(timeline.python)))
         sums += sum_operators(part, calls)
-        causes += find_causes(part, calls)
+        causes += find_causes(part, calls, waiting[seen : seen + len(part.runtime)])
+        seen += len(part.runtime)
         lines += find_lines(part, calls)  # none without frames, with which there is one part
     release_freed(timeline)
     return rank_operators(timeline, sums), find_syncs(timeline, causes), lines

@@ -15,6 +15,7 @@ from bottleneck_lab.analysis.compare import observe
 from bottleneck_lab.analysis.host import operators
 from bottleneck_lab.analysis.host.operators import build_calls, in_parts, sum_operators
 from bottleneck_lab.analysis.host.syncs import find_causes
+from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import begun_inside
 from bottleneck_lab.trace.timeline import Timeline, take
 
@@ -45,9 +46,11 @@ def test_parts_of_the_host_add_up_to_the_whole(monkeypatch, name, change):
     sums = [sum_operators(part, build_calls(part, python=False)) for part in parts]
     assert (np.sum(sums, axis=0) == sum_operators(whole, calls)).all()
     causes = [
-        cause for part in parts for cause in find_causes(part, build_calls(part, python=False))
+        cause
+        for part in parts
+        for cause in find_causes(part, build_calls(part, python=False), waiting_calls(part))
     ]
-    assert causes == find_causes(whole, calls)
+    assert causes == find_causes(whole, calls, waiting_calls(whole))
 
 
 def test_frames_of_python_keep_the_host_in_one_part(monkeypatch):

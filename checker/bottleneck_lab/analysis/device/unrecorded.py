@@ -36,12 +36,9 @@ CONTRADICTED_SHARE = 0.1
 """Waits of which this share return before the work that they waited for, or rows of which this
 share start before their launch or out of their turn: the times are wrong.
 """
-_WHOLE_DEVICE = re.compile(r"DeviceSynchronize|CtxSynchronize")
-_EVENT = re.compile(r"EventSynchronize|EventWait|EventHostSynchronize")
-_WAITED_FOR = re.compile(
-    r"^(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|^ur(?:QueueFinish|EventWait)"
-    r"|^ze(?:CommandQueue|CommandListHost|EventHost)Synchronize"
-)
+_WHOLE_DEVICE = re.compile(r"(?:Device|Ctx)Synchronize|SynchronizeDevice")
+_EVENT = re.compile(r"Event(?:Host)?Synchronize|EventWait|SynchronizeEvent")
+_WAITED_FOR = re.compile(r"^[a-z]\w*Synchronize|^ur(?:QueueFinish|EventWait)")
 
 
 class Unrecorded(NamedTuple):

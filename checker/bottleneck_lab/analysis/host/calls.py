@@ -6,23 +6,26 @@ from __future__ import annotations
 
 import re
 
+# Runtimes of other devices name their calls as CUDA does: musaStreamSynchronize, aclrtMemcpyAsync.
 SYNC_CALL = re.compile(
-    r"^(?:cuda|cu|hip)(?:DeviceSynchronize|StreamSynchronize|EventSynchronize|CtxSynchronize"
-    r"|StreamWaitValue\w*|Memcpy(?:2D|3D|HtoD|DtoH|DtoD)?)(?:_ptsz|_v\d+\w*)?$"
-    # Intel's runtimes: Unified Runtime and Level Zero
-    r"|^ur(?:QueueFinish|EventWait)|^ze(?:CommandQueueSynchronize|CommandListHostSynchronize"
-    r"|EventHostSynchronize|FenceHostSynchronize)$"
+    r"^[a-z]\w*Synchronize|^(?:cuda|cu|hip)StreamWaitValue"
+    # What is not asynchronous is a wait, also ROCm's hipMemcpyWithStream.
+    r"|^[a-z]+Memcpy(?:(?!Async|Peer)\w)*$"
+    # Intel's Unified Runtime
+    r"|^ur(?:QueueFinish|EventWait)"
 )
 ALLOCATION_CALL = re.compile(
-    r"^(?:cuda|cu|hip)(?:Malloc|Free|MallocHost|HostAlloc|FreeHost|Mem(?:Alloc|Free)\w*"
+    r"^[a-z]+(?:Malloc|Free|MallocHost|HostAlloc|FreeHost|Mem(?:Alloc|Free)\w*"
     r"|Mem(?:Map|Unmap|Create|Release)|MallocAsync)(?:_v\d+\w*)?$"
     r"|^urUSM(?:\w*Alloc|Free)|^zeMem(?:Alloc\w*|Free)$"
 )
 COPY_CALL = re.compile(
-    r"^(?:cuda|cu|hip)Memcpy\w*Async|^urEnqueue(?:USM|Mem)\w*(?:Memcpy|Copy|Read|Write)"
+    r"^[a-z]+Memcpy\w*Async|^urEnqueue(?:USM|Mem)\w*(?:Memcpy|Copy|Read|Write)"
     r"|^zeCommandListAppendMemoryCopy",
     re.IGNORECASE,
 )
+BLOCKING_COPY_NS = 20_000
+"""A copy call that takes longer than this waits for the copy."""
 PYTHON_NS = 200_000
 """A host that launches operators makes a call every 5 to 100 us: between two launches further apart
 than this, and without an operator, it does something else.

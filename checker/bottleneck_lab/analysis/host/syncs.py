@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.calls import PYTHON_NS, SYNC_CALL
+from bottleneck_lab.analysis.host.calls import PYTHON_NS
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
-from bottleneck_lab.analysis.rows import named
+from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import host_window, step_rows
 from bottleneck_lab.trace.timeline import SmallInts, Timeline, take
 
@@ -40,9 +40,9 @@ class SyncRow(msgspec.Struct, frozen=True):
     awaited_ns: int = 0
 
 
-def find_causes(timeline: Timeline, calls: CallTree) -> list[str]:
-    """Return the outermost operator around each call that waits, "" where there is none."""
-    waits = calls.rows(RUNTIME)[_waiting_calls(timeline)]
+def find_causes(timeline: Timeline, calls: CallTree, waiting: NDArray[np.bool_]) -> list[str]:
+    """Return the outermost operator around each call that is `waiting`, "" where there is none."""
+    waits = calls.rows(RUNTIME)[np.flatnonzero(waiting)]
     above = calls.tree.parent[waits]
     outermost = np.full(len(above), -1)
     while (above >= 0).any():
@@ -56,10 +56,6 @@ def find_causes(timeline: Timeline, calls: CallTree) -> list[str]:
     return [timeline.strings[name] if name >= 0 else "" for name in numbers.tolist()]
 
 
-def _waiting_calls(timeline: Timeline) -> NDArray[np.intp]:
-    return np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL))
-
-
 def find_waits(timeline: Timeline, causes: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
     """Return the rows of `runtime` in which the program waits for the device, and for each its
     cause, of those that `find_causes` returns.
@@ -67,7 +63,7 @@ def find_waits(timeline: Timeline, causes: Sequence[str]) -> tuple[NDArray[np.in
     Those outside every operator and every step of their rank are left out: the profiler waits
     there, at its start and stop, and the program once its last step is done.
     """
-    waits = _waiting_calls(timeline)
+    waits = np.flatnonzero(waiting_calls(timeline))
     if not len(waits):
         return waits, []
     waiting, steps = take(timeline.runtime, waits), step_rows(timeline)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, COPY_CALL, PYTHON_NS, SYNC_CALL
+from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, PYTHON_NS
+from bottleneck_lab.analysis.host.waits import copying_calls, waiting_calls
 from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE
@@ -132,7 +133,9 @@ def view_host(
         table = tables[rows]
         return union_of(table, named(timeline, table, pattern) & look_up(chosen, table.thread))
 
-    waits = covered("calls", SYNC_CALL)
+    waiting, of_host = waiting_calls(timeline), look_up(chosen, runtime.thread)
+    waits = union_of(runtime, waiting & of_host)
+    copying = copying_calls(timeline, waiting) & of_host
     # A price that the model of a host charges for every step is no work that could be moved: it is
     # a part of how fast that host launches.
     fixed_price = covered("ranges", FIXED_PRICE)
@@ -155,13 +158,15 @@ def view_host(
         cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
         for cause, by_rows in patterns.items()
     }
+    # A call's name does not tell whether it waits or stages what it sends.
+    doing["synchronisation"] = waits
+    doing["copy"] = iv.join(doing["copy"], union_of(runtime, copying))
     beside, handed = _ranges_beside(timeline, others, patterns), {}
     if beside:
         acting = iv.join(launches, waits, own_operators, *doing.values())
         handed = _handed(iv.close_holes(acting, PYTHON_NS // 2), beside)
     long_launches = launches.where(launches.lengths > LONG_LAUNCH_NS)
     del launches, own_operators  # of a large capture they are large, too
-    copying = named(timeline, runtime, COPY_CALL) & look_up(chosen, runtime.thread)
     in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
     steps = step_rows(timeline)
     return HostView(

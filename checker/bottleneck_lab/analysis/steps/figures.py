@@ -14,7 +14,6 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
 from bottleneck_lab.analysis.device.time import CPU, DeviceTime
-from bottleneck_lab.analysis.host.calls import SYNC_CALL
 from bottleneck_lab.analysis.host.lines import line_tracks
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
@@ -24,7 +23,7 @@ from bottleneck_lab.analysis.host.operators import (
     nearest_above,
     own_times,
 )
-from bottleneck_lab.analysis.rows import named
+from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import (
     Step,
     find_steps,
@@ -109,7 +108,7 @@ def _find_beside_work(
     tables: dict[Group, HostTable] = {
         "range": timeline.ranges,
         "line": take(timeline.python, lines),
-        "sync": take(timeline.runtime, named(timeline, timeline.runtime, SYNC_CALL)),
+        "sync": take(timeline.runtime, waiting_calls(timeline)),
     }
     sums: dict[Key, tuple[int, int]] = {}
     for rank in {time.rank for time in times if time.device != CPU}:
@@ -314,7 +313,7 @@ def _wait_series(
     timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
 ) -> Series:
     """Return the host's waits for the device by step."""
-    waits = take(timeline.runtime, named(timeline, timeline.runtime, SYNC_CALL))
+    waits = take(timeline.runtime, waiting_calls(timeline))
     lengths, share = waits.end - waits.start, max(len(edges), 1)
     # A wait after a step may begin a rounded nanosecond before its end: most of it lies outside.
     step = _step_of(waits, waits.start + lengths // 2, edges, ends, count)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.calls import SYNC_CALL
 from bottleneck_lab.analysis.host.view import launching_threads
+from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.rows import named, names_in, union_of
 from bottleneck_lab.trace.timeline import Ints, Timeline, take
 
@@ -90,7 +90,7 @@ def _use(
         operators = take(timeline.operators, timeline.operators.rank == rank)
         busy, launched = iv.union(operators.start, operators.end), operators.start
     launching = np.isin(runtime.thread, launching_threads(timeline, rank))
-    waits = union_of(runtime, named(timeline, runtime, SYNC_CALL) & launching)
+    waits = union_of(runtime, waiting_calls(timeline) & launching)
     lengths = np.diff(starts)
     one = lengths < PAUSE * np.median(lengths)  # the rest is a prompt, or what lies between two
     if one.sum() < LEAST:

@@ -12,13 +12,12 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
 from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
+from bottleneck_lab.analysis.host.calls import BLOCKING_COPY_NS
 from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Direction, Ints, Timeline
 
-BLOCKING_COPY_NS = 20_000
-"""A copy call that takes longer than this waits for the copy."""
 BUSY_SHARE, QUEUE_ROWS = 0.9, 250
 """A long launch call, while the device works for this share (0-1) of it, waits for room in the
 queue, which holds about a thousand launches; that of a graph, where so many rows wait.

@@ -106,10 +106,11 @@ def _find_delays(tasks: Tasks, begin: int, least_pause: int) -> tuple[Ints, Ints
     as it did, and the rest as long after its launch.
     """
     previous = previous_ends(tasks, begin)
-    queued, held = tasks.launch <= previous, tasks.needs >= 0
+    held, since = tasks.needs >= 0, tasks.start - tasks.launch
+    soonest = since[(tasks.launch > previous) & ~held].min(initial=LAUNCH_NS)
+    # What was on its way when its stream came free was launched too late to be queued.
+    queued = tasks.launch + soonest <= previous
     free = ~queued & ~held
-    since = tasks.start - tasks.launch
-    soonest = since[free].min(initial=LAUNCH_NS)
     delay = np.minimum(since, np.where(free, LONGEST_DELAY_NS, soonest))
     recorded = np.clip(tasks.start - previous, 0, LONGEST_DELAY_NS)
     pause = np.where(queued & ~held, recorded, least_pause)

@@ -33,6 +33,8 @@ HOST_CATEGORIES = {
             "privateuse1_runtime",
             "privateuse1_driver",
             "xpu_runtime",
+            "xpu_driver",
+            "mtia_runtime",
         ),
         "runtime",
     ),
@@ -41,6 +43,8 @@ HOST_CATEGORIES = {
     "python_function": "python",
     "overhead": "overhead",
 }
+OF_RUNTIMES = ("_runtime", "_driver")
+"""End the categories of calls of any device's runtime, also of one that is not listed."""
 IGNORED_SPANS = ("trace", "gpu_user_annotation")
 FLOWS = ("ac2g", "fwdbwd", "async_cpu_to_gpu")
 MEMORY_EVENT = "[memory]"
@@ -114,7 +118,8 @@ class TraceEvent(msgspec.Struct, gc=False):
         category = (self.cat or "").lower()
         if category in DEVICE_CATEGORIES:
             return "device"
-        return HOST_CATEGORIES.get(category, "ignored")
+        of_runtime = category.endswith(OF_RUNTIMES)
+        return HOST_CATEGORIES.get(category, "runtime" if of_runtime else "ignored")
 
     @property
     def kind(self) -> int:

@@ -1,0 +1,139 @@
+"""Calls that wait without saying so, and runtimes of other devices than CUDA's."""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, summarise
+
+
+def summary_of(run, tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    return summarise(load(tmp_path / "x.json"))
+
+
+def copies(make, call: str, kind: str):
+    """Six steps of 1 ms of kernels, each fetched by a copy that lasts until they are done, and 0.6
+    ms of Python.
+    """
+    run = make.Program(jitter=0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", 100.0)
+        start, copied = run.host, run.tail[make.COMPUTE_STREAM] + 2.0
+        run._correlation += 1
+        run.add(
+            *("gpu_memcpy", kind, copied, 2.0),
+            device=0,
+            stream=make.COMPUTE_STREAM,
+            correlation=run._correlation,
+            bytes=4,
+        )
+        run.tail[make.COMPUTE_STREAM] = copied + 2.0
+        run.host = copied + 6.0
+        run.add("cuda_runtime", call, start, run.host - start, correlation=run._correlation)
+        run.add("cpu_op", "aten::item", start, run.host - start)
+        run.python(600)
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "waits"),
+    [
+        ("cudaMemcpy", "Memcpy DtoH (Device -> Pageable)", True),
+        ("hipMemcpyWithStream", "Memcpy DtoH (Device -> Host)", True),
+        ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", True),
+        ("cuMemcpyDtoHAsync_v2", "Memcpy DtoH (Device -> Pageable)", True),
+        ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pinned)", False),
+        ("hipMemcpyWithStream", "Memcpy HtoD (Pageable -> Device)", False),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", False),
+    ],
+)
+def test_a_copy_from_the_device_that_blocks_is_a_wait(make, tmp_path, call, kind, waits):
+    summary = summary_of(copies(make, call, kind), tmp_path)
+    assert [row.name for row in summary.syncs] == [call] * waits
+    if waits:
+        assert summary.syncs[0].caused_by == "aten::item"
+        assert summary.syncs[0].total_ns / summary.wall_ns == pytest.approx(0.54, abs=0.02)
+    assert [each.id for each in summary.findings] == ["host-stalls"]
+
+
+def test_a_removed_wait_of_rocm_does_not_hide_python_behind_the_launches(make, tmp_path):
+    """Of 1.05 ms, 0.63 are launches, 0.4 Python and 0.02 a wait: they take turns."""
+    run = make.Program(jitter=0)
+    for number in range(12):
+        begin = run.host
+        for _ in range(30):
+            run.operator("aten::addmm", "gemv_kernel", 3.0, host_us=16.0)
+        start = run.host
+        run._correlation += 1
+        run.add(
+            *("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", start + 15.0, 2.0),
+            device=0,
+            stream=make.COMPUTE_STREAM,
+            correlation=run._correlation,
+            bytes=4,
+        )
+        run.add("cuda_runtime", "hipMemcpyWithStream", start, 20.0, correlation=run._correlation)
+        run.host += 20.0
+        run.python(400)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(run, tmp_path)
+    assert summary.gains["idle-launch"] == pytest.approx(1050 / 420, abs=0.05)
+    assert summary.gains["idle-python"] == pytest.approx(1050 / 650, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("category", "launch", "wait"),
+    [
+        ("xpu_driver", "zeCommandListAppendLaunchKernel", "zeEventHostSynchronize"),
+        ("xpu_runtime", "urEnqueueKernelLaunchWithArgsExp", "urQueueFinish"),
+        ("mtia_runtime", "mtiaLaunchKernel", "mtiaStreamSynchronize"),
+        ("hip_runtime", "hipModuleLaunchKernel", "hipEventSynchronize"),
+        ("musa_runtime", "musaLaunchKernel", "musaStreamSynchronize"),
+        ("privateuse1_runtime", "aclrtLaunchKernel", "aclrtSynchronizeStream"),
+        ("new_driver", "newLaunchKernel", "newDeviceSynchronize"),
+    ],
+)
+def test_launches_of_any_device_without_kernels_are_no_program_for_the_cpu(
+    make, tmp_path, category, launch, wait
+):
+    run = make.Program(jitter=0)
+    for number in range(5):
+        begin = run.host
+        for _ in range(20):
+            run.operator("aten::mm", "gemm", 80.0)
+        run.wait(wait)
+        run.range(f"ProfilerStep#{number}", begin)
+    run.events = [each for each in run.events if each["cat"] != "kernel"]
+    for each in run.events:
+        if each["cat"] == "cuda_runtime":
+            each["cat"] = category
+            if each["name"] == "cudaLaunchKernel":
+                each["name"] = launch
+    summary = summary_of(run, tmp_path)
+    assert not summary.cpu_only
+    (reason,) = summary.quality.reasons
+    assert reason.startswith("100 kernel launches were recorded but no kernel")
+    assert summary.findings == []
+    assert [row.name for row in summary.syncs] == [wait]
+
+
+def test_kernels_on_their_way_when_the_one_before_ends_are_launched_too_late(make, tmp_path):
+    """The host takes 40 µs for each kernel of 30: with launches ahead the device never waits."""
+    run = make.Program(jitter=0)
+    for number in range(5):
+        begin = run.host
+        for _ in range(40):
+            start = run.host
+            run.host += 12.0
+            run.launch("gemm_tensorop", 30.0, after=run.host + 10.0, call_us=6.0)
+            run.host = start + 40.0
+            run.add("cpu_op", "aten::mm", start, 40.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(run, tmp_path)
+    (only,) = summary.findings
+    assert only.id == "launch-bound"
+    assert only.expected_gain_ratio == pytest.approx(40 / 31, abs=0.02)
