@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -80,6 +81,11 @@ class Evidence(msgspec.Struct, frozen=True):
         return sum(use.working_ns for use in self.devices) or 1
 
     @property
+    def ranks(self) -> int:
+        """How many ranks were recorded."""
+        return len({use.rank for use in self.devices})
+
+    @property
     def emulated(self) -> bool:
         """True if a device is emulated: a GPU's compilers and decoders don't exist there."""
         return any(use.emulated for use in self.devices)
@@ -132,6 +138,25 @@ class Evidence(msgspec.Struct, frozen=True):
     def waited_for(self, *doings: str) -> int:
         """Return the time in which ranks waited for one that did one of these, ns."""
         return sum(row.waiting_ns for row in self.late if row.doing in doings)
+
+    def waiting_share(self, late: Sequence[LateRank]) -> float:
+        """Return the share (0–1) of the time of the rank that takes longest for which a rank waits,
+        on average, for those that are late in these ways.
+        """
+        longest_ns = self.collective_waits.longest_ns if self.collective_waits else 0
+        # The others wait at the same time: without the late rank, all would be done sooner by what
+        # one of them waits.
+        waiting_ns = sum(row.waiting_ns for row in late) / max(self.ranks - 1, 1)
+        return waiting_ns / longest_ns if longest_ns else 0.0
+
+    def removable_share(self, late: Sequence[LateRank]) -> float:
+        """Return the share (0–1) of that time which all would save if nobody were late in these
+        ways: the busiest rank's own work stays.
+        """
+        waits = self.collective_waits
+        if waits is None or not waits.longest_ns:
+            return 0.0
+        return min(self.waiting_share(late), 1 - waits.least_ns / waits.longest_ns)
 
 
 class Detection(msgspec.Struct, frozen=True):

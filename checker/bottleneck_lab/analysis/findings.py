@@ -71,7 +71,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "The host cannot launch work fast enough",
         "launch-bound",
         f"{_LAUNCH_LESS}, torch.compile, CUDA Graphs; and {_PYTHON_OUT}",
-        "idle while the host launched continuously, but too late, ≥ 10%",
+        "idle while the host launched continuously, but too late, ≥ 10%, on a rank whose host takes"
+        " longer for that than its devices for their work",
         idle.late_launches,
         at_most=False,
         on_emulated=f"{_LAUNCH_LESS}; and {_PYTHON_OUT}",
@@ -226,8 +227,9 @@ FINDINGS: tuple[FindingKind, ...] = (
         "communication-bound",
         "Compare that rank's input, shapes and clocks with another's: uneven batches, a throttled"
         " or shared device, a slow disk.",
-        "waiting in collectives for a rank that computes or begins late ≥ 10%; where ranks cannot"
-        " be matched, a rank's own work ≥ 10% of a step above the median rank's",
+        "waiting in collectives ≥ 10%, for a rank that computes for longer, begins late, or is idle"
+        " for a cause that no other finding names; where ranks cannot be matched, a rank's own work"
+        " ≥ 10% of a step above the median rank's",
         work.late_ranks,
     ),
     FindingKind(
@@ -294,7 +296,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "shared-device",
         "Look with nvidia-smi for another process on this device. Give each a device of its own, or"
         " let them share it with MPS.",
-        "kernels that take more than 1.5 times as long as the same ones in other steps cost ≥ 10%",
+        "kernels that take more than 1.5 times as long as the same ones in other steps cost ≥ 10%,"
+        " and are not what makes ranks late",
         work.interrupted_kernels,
         rests_on=("kernels", "steps"),
         # Kernels that are interrupted in every step don't stand out.

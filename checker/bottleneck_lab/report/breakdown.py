@@ -211,14 +211,14 @@ def describe_capture(summary: Summary) -> str:
     if not summary.steps:
         return f"{span}, {events}, no steps marked"
     count = sum(step.rank == summary.steps[0].rank for step in summary.steps)
-    if count == 1:
-        return f"{span}: 1 step, {events}"
     ranks = apart = ""
-    if len(summary.ranks) > 1:
-        ranks = f" on each of {len(summary.ranks)} ranks"
     if summary.wall_ns > _FAR_APART * mean_ns > 0:
         whole = words.format_duration(summary.wall_ns)
         apart = f"; {whole} from the first rank's start to the last one's end"
+    if count == 1:
+        return f"{span}: 1 step, {events}{apart}"
+    if len(summary.ranks) > 1:
+        ranks = f" on each of {len(summary.ranks)} ranks"
     each = (
         f"{words.format_duration(summary.step_mean_ns)} on average (spread"
         f" {words.format_share(summary.step_spread)})"
@@ -324,7 +324,7 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int, int]]:
         kinds.append((f"{row.collective}{size} {row.dtype}".rstrip(), row))
     rows = []
     for name, alike in group_alike(kinds):  # sizes that read the same are one row
-        often = f", {sum(row.calls for row in alike)} times"
+        often = _describe_calls(sum(row.calls for row in alike), len(summary.ranks))
         per_step = sum(row.calls_per_step for row in alike)
         if summary.steps:
             often = f", {per_step:.3g} per step"
@@ -333,6 +333,15 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int, int]]:
         exposed_ns = sum(row.exposed_ns for row in alike)
         rows.append((name + often, sum(row.total_ns for row in alike), exposed_ns))
     return sorted(rows, key=lambda row: -row[1])
+
+
+def _describe_calls(calls: int, ranks: int) -> str:
+    """Return how often ranks called a collective, all together: a collective of five ranks is five
+    calls.
+    """
+    if ranks > 1 and calls % ranks == 0:
+        return f", {counted(calls // ranks, 'time')} on each of {ranks} ranks"
+    return f", {counted(calls, 'time')}"
 
 
 def describe_late_ranks(summary: Summary) -> list[tuple[str, str, int, int]]:
@@ -450,8 +459,14 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
         return ""
     devices = max(len(summary.devices), 1)
     whole_ns, of = sum(use.working_ns for use in summary.devices) / devices, ""
-    if summary.steps:
+    steps = sum(step.rank == summary.steps[0].rank for step in summary.steps)
+    if steps:
         whole_ns, of = summary.step_mean_ns, " a step"
+    waits = summary.collective_waits
+    # The others waited for a rank that began late when its own time had not begun.
+    if waits and finding.id == "straggler":
+        longest_ns = waits.longest_ns / max(steps, 1)
+        whole_ns = longest_ns if longest_ns > _FAR_APART * whole_ns else whole_ns
     gain, share = finding.expected_gain_ratio, finding.share_of_wall
     left_ns = whole_ns / gain
     left = words.format_duration(left_ns)
@@ -464,7 +479,7 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
             f" {words.describe_ratio(whole_ns, kept_ns)}."
         )
     by_share = ceiling(round(share, 3))
-    if f"{by_share:.2f}" == f"{gain:.2f}":
+    if f"{gain:.2f}" in (f"{by_share:.2f}", f"{ceiling(share):.2f}"):
         return text
     law = f"1 / (1 − {share:.3f}) = {by_share:.2f}x"
     if gain > by_share:

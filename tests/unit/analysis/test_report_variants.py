@@ -10,13 +10,18 @@ import pytest
 
 from bottleneck_lab import compare, load, summarise
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.report.breakdown import describe_scope
+from bottleneck_lab.report.breakdown import (
+    describe_capture,
+    describe_finding_gain,
+    describe_scope,
+)
+from bottleneck_lab.report.words import format_duration
 
 from .test_reports import finding, idle_shares, text_of
 
 
 def write(folder, name: str, trace: dict) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(trace))
 
 
@@ -318,6 +323,169 @@ def joined(runs, us: float, group: str) -> None:
         run.launch(name, length, stream=24, after=since)
         run.events[-1]["args"] |= {"Process Group Name": group, "In msg nelems": 1024}
         run.tail = dict.fromkeys(run.tail, since + length)
+
+
+def job_of(make, tmp_path, ranks: int, steps: int, work, *, step="ProfilerStep#{}", late=None):
+    """Ranks that meet in an all-reduce of 150 µs at the end of each step; `work(run, number)` is
+    what each does before, and some begin `late`, by so many µs.
+    """
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(ranks)]
+    for rank, us in (late or {}).items():
+        runs[rank].host += us
+    for number in range(steps):
+        begins = [run.host for run in runs]
+        for run in runs:
+            work(run, number)
+        joined(runs, 150.0, "0")
+        for run, begin in zip(runs, begins, strict=True):
+            run.wait()
+            run.range(step.format(number), begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=ranks))
+    return summarise(load(tmp_path / "job"))
+
+
+def operators(run, number: int) -> None:
+    for _ in range(20):
+        run.operator("aten::mm", "gemm_tensorop", 40.0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "late_us"), [(2, 1, 5_000), (5, 1, 9_000), (4, 3, 6_000)]
+)
+def test_a_rank_that_begins_late_costs_what_the_others_wait_of_the_whole_time(
+    make, tmp_path, ranks, steps, late_us
+):
+    """Nobody is done before the last rank is, and its own work stays."""
+    summary = job_of(make, tmp_path, ranks, steps, operators, late={1: late_us})
+    on_time = job_of(make, tmp_path / "on_time", ranks, steps, operators)
+    whole_ns, left_ns = summary.wall_ns, on_time.wall_ns
+    assert whole_ns == pytest.approx(left_ns + late_us * 1000, rel=0.01)
+    (only,) = summary.findings
+    assert only.title == "Rank 1 keeps the others waiting"
+    assert only.expected_gain_ratio == pytest.approx(whole_ns / left_ns, rel=0.01)
+    assert only.share_of_wall == pytest.approx(late_us * 1000 / whole_ns, rel=0.01)
+    assert "warm-up" in only.advice
+    remaining = describe_finding_gain(summary, only)
+    each = format_duration(left_ns / steps)
+    assert remaining.startswith(f"{each} a step would remain: {whole_ns / steps / 1e6:.2f}")
+    assert "from the first rank's start to the last one's end" in describe_capture(summary)
+
+
+def test_ranks_that_are_apart_in_all_steps_lose_no_time_at_their_start(make, tmp_path):
+    """Rank 0 computes 2 ms after each all-reduce: its steps begin and end that much later."""
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(2)]
+    runs[0].host += 2_000.0
+    for number in range(10):
+        begins = [run.host for run in runs]
+        for run in runs:
+            operators(run, number)
+        joined(runs, 150.0, "0")
+        runs[0].operator("aten::mm", "gemm_tensorop", 2_000.0)
+        for run, begin in zip(runs, begins, strict=True):
+            run.wait()
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
+    (only,) = summarise(load(tmp_path / "job")).findings
+    assert only.title == "Rank 0 keeps the others waiting"
+    assert only.expected_gain_ratio == pytest.approx((950 + 2_000) / 950, rel=0.03)
+
+
+def test_without_the_late_rank_s_excess_the_next_one_s_work_stays(make, tmp_path):
+    """Rank 0 computes for 10 ms, rank 1 for 9 ms, ranks 2 and 3 for 1 ms."""
+
+    def work(run, number):
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", (1_000.0, 900.0, 100.0, 100.0)[run.rank])
+
+    summary = job_of(make, tmp_path, 4, 6, work)
+    waits = summary.collective_waits
+    assert waits.least_ns == pytest.approx(6 * 9_150_000, rel=0.01)
+    (only,) = summary.findings
+    # With all work spread evenly, a step takes 5.25 ms and the transfer: no fix gains more.
+    assert only.shared_gain_ratio == 0.0
+    assert only.expected_gain_ratio == pytest.approx(10_150 / 5_400, rel=0.02)
+
+
+def test_a_rank_that_begins_late_is_named_without_steps_too(make, tmp_path):
+    summary = job_of(make, tmp_path, 5, 1, operators, step="iteration", late={3: 9_000.0})
+    assert not summary.steps
+    (only,) = summary.findings
+    assert only.title == "Rank 3 keeps the others waiting"
+    assert only.expected_gain_ratio == pytest.approx(9_950 / 950, rel=0.01)
+    assert "1 time on each of 5 ranks" in text_of(summary)
+
+
+def test_a_rank_whose_host_is_slow_launches_too_late_for_all(make, tmp_path):
+    """70 µs for an operator instead of 20: the others would have been done long before."""
+
+    def work(slow_us):
+        def one(run, number):
+            for _ in range(40):
+                host_us = slow_us if run.rank == 2 else 20.0
+                run.operator("aten::mm", "gemm_tensorop", 15.0, host_us=host_us - 5.0)
+
+        return one
+
+    summary = job_of(make, tmp_path, 4, 4, work(70.0))
+    alike = job_of(make, tmp_path / "alike", 4, 4, work(20.0))
+    first = summary.findings[0]
+    assert (first.id, first.title) == (
+        "launch-bound",
+        "The host cannot launch work fast enough, on rank 2",
+    )
+    assert first.expected_gain_ratio == pytest.approx(summary.wall_ns / alike.wall_ns, rel=0.03)
+    assert "68 µs each, where the others take 20 µs" in first.evidence
+    assert "Communication is the symptom" in first.evidence
+    assert "cores" in first.advice
+    assert not {"straggler", "communication-exposed"} & {each.id for each in summary.findings}
+
+
+def test_uneven_work_in_turn_is_one_finding_that_names_all_ranks(make, tmp_path):
+    """In each step another of 4 ranks has kernels that take 3 times as long."""
+
+    def work(run, number):
+        for _ in range(10):
+            slow = number % 4 == run.rank
+            run.operator("aten::mm", "gemm_tensorop", 450.0 if slow else 150.0)
+
+    (only,) = job_of(make, tmp_path, 4, 8, work).findings
+    assert only.title == "Ranks take turns in keeping the others waiting"
+    assert only.expected_gain_ratio == pytest.approx((4_500 + 150) / (1_500 + 150), rel=0.02)
+    assert only.shared_gain_ratio == pytest.approx((4_500 + 150) / (2_250 + 150), rel=0.02)
+    for rank in range(4):
+        assert f"ms for rank {rank}" in only.evidence
+    assert "80 kernels took more than 1.5 times as long" in only.evidence
+    assert only.advice.startswith("Compare the ranks' batches of one step")
+
+
+def test_python_between_launches_in_turn_is_no_wait_of_the_host(make, tmp_path):
+    """In each step one of two ranks runs 20 pieces of Python between small kernels, and the other
+    waits for it: what it did itself made it late, not that it had waited before.
+    """
+    busy = [1, 0, 0, 1, 0, 1, 1, 0]
+
+    def work(slow):
+        def one(run, number):
+            for _ in range(5):
+                run.operator("aten::mm", "gemm_tensorop", 50.0)
+            for _ in range(20 * (slow and busy[number] == run.rank)):
+                run.python(150.0)
+                run.operator("aten::add_", "elementwise_kernel", 3.0)
+
+        return one
+
+    summary = job_of(make, tmp_path, 2, 8, work(True))
+    without = job_of(make, tmp_path / "without", 2, 8, work(False))
+    waits = summary.collective_waits
+    after_waits = sum(row.waiting_ns for row in waits.late if row.doing == "synchronisation")
+    assert after_waits < 0.15 * waits.waiting_ns
+    first = summary.findings[0]
+    assert first.id != "sync-stalls"
+    assert first.expected_gain_ratio == pytest.approx(summary.wall_ns / without.wall_ns, rel=0.15)
+    assert "ranks 0, 1 in turn" in first.evidence
+    assert "Python" in first.title + first.evidence + first.advice
 
 
 def test_who_waits_for_one_that_waits_is_charged_to_the_first(make, tmp_path):

@@ -5,9 +5,10 @@ Each takes the evidence and returns what it has found, nothing for most captures
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
-from bottleneck_lab.analysis.causes import CAUSE_OF, Cause
+from bottleneck_lab.analysis.causes import CAUSE_OF, OUTSIDE, Cause
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.what_if.removal import Removal
@@ -26,6 +27,17 @@ MANY_CALLS = 100
 LONG_CALL_NS = 100_000
 SMALL_NS = 10_000
 """An operator call shorter than this on the CPU is mostly call overhead."""
+
+SLOWER = 1.5
+"""A host that takes this much longer for a launch than another rank's is slow by itself."""
+SLOW_HOST = (
+    "Find out what slows that rank's host: other programs on its cores, cores of another socket"
+    " than the device's (numactl, taskset), a lower clock, or Python that only this rank runs. Then"
+    " launch less: torch.compile, CUDA Graphs, fused or foreach operators."
+)
+
+NAMELESS = (*OUTSIDE, "queued", "fixed", "unknown", "unrecorded")
+"""Causes of idle time that no detector looks for."""
 
 WAITS = Removal(causes=("synchronisation",), waits=True)
 
@@ -144,6 +156,15 @@ def _in_other_ranks(seen: Evidence, cause: Cause) -> str:
     )
 
 
+def is_reported(seen: Evidence, cause: Cause) -> bool:
+    """Return True if a detector of idle time reports this cause, and with it the waiting of other
+    ranks.
+    """
+    if cause == "launch":
+        return bool(late_launches(seen) or python_overhead(seen))
+    return cause not in NAMELESS and seen.idle_share(cause) >= IDLE_SHARE
+
+
 def late_input(seen: Evidence) -> list[Detection]:
     """Detect a thread that waits for, or prepares, the next batch before the device gets it."""
     share = seen.idle_share("input")
@@ -187,12 +208,10 @@ def late_launches(seen: Evidence) -> list[Detection]:
         return []
     share = seen.idle_share("launch")
     use = max(seen.launches, key=lambda u: u.kernels, default=None)
-    # A host that needs less time for its launches than the device for its work would be ahead:
-    # whatever lets the queue run dry is to blame then, and is found by itself.
-    launching = sum(device.launching_ns for device in seen.devices)
-    ahead = launching < sum(device.busy_ns for device in seen.devices)
-    if share < IDLE_SHARE or use is None or ahead:
+    if share < IDLE_SHARE or use is None or _hosts_are_ahead(seen):
         return []
+    if slow := _slow_host(seen, share):
+        return [slow]
     count = f"{use.kernels} kernels"
     if seen.steps:
         count = f"{use.kernels_per_step:.0f} kernels per step"
@@ -201,7 +220,56 @@ def late_launches(seen: Evidence) -> list[Detection]:
         f" one, each too late: {count}, half of them under"
         f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
     )
-    return [Detection(evidence, share, removal=Removal(causes=("launch",)))]
+    evidence += _in_other_ranks(seen, "launch")
+    where, removal = _on_one_rank(seen, "launch", share), Removal(causes=("launch",))
+    return [Detection(evidence, share, where=where, removal=removal)]
+
+
+def _hosts_are_ahead(seen: Evidence) -> bool:
+    """Return True if every host needs less time for its launches than its devices for their work,
+    and would be ahead: whatever lets the queue run dry is to blame then, and is found by itself.
+    """
+    launching: Counter[int] = Counter()
+    working: Counter[int] = Counter()
+    for use in seen.devices:
+        launching[use.rank] += use.launching_ns
+        working[use.rank] += use.busy_ns
+        # A device that only waits for other ranks does no work of its own.
+        if seen.collective_waits is not None:
+            working[use.rank] -= use.exposed_communication_ns
+    if seen.collective_waits is not None:
+        transfer_ns = seen.collective_waits.transfer_ns // len(working)
+        working.update(dict.fromkeys(list(working), transfer_ns))
+    return all(launching[rank] < ns for rank, ns in working.items())
+
+
+def _slow_host(seen: Evidence, share: float) -> Detection | None:
+    """Return the one rank that the others wait for because its host takes longer for a launch than
+    theirs, if that is most of what late launches cost.
+    """
+    late = [row for row in seen.late if row.doing == "launch"]
+    where = _on_one_rank(seen, "launch", share)
+    if not where:
+        return None
+    kernels: Counter[int] = Counter()
+    launching: Counter[int] = Counter()
+    for use in seen.launches:
+        kernels[use.rank] += use.kernels
+    for device in seen.devices:
+        launching[device.rank] += device.launching_ns
+    each = {rank: launching[rank] / count for rank, count in kernels.items() if count}
+    (rank,) = {row.rank for row in late}
+    slow, others = each.pop(rank, 0.0), sorted(each.values())
+    if not others or slow < SLOWER * others[len(others) // 2]:
+        return None
+    waiting = seen.waiting_share(late)
+    evidence = (
+        f"Ranks waited {seen.waited_for('launch') / 1e6:.2f} ms for rank {rank} to join a"
+        f" collective, {waiting:.0%} of the time of each that waits, while its host launched"
+        f" kernels too late: {slow / 1e3:.0f} µs each, where the others take"
+        f" {others[len(others) // 2] / 1e3:.0f} µs. Communication is the symptom."
+    )
+    return Detection(evidence, seen.removable_share(late), advice=SLOW_HOST, where=where)
 
 
 def _overhead(seen: Evidence) -> tuple[float, float, int]:

@@ -12,7 +12,7 @@ import msgspec
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES
 from bottleneck_lab.analysis.counters.roofline import find_machine
-from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
+from bottleneck_lab.analysis.detectors.idle import SMALL_NS, is_reported, repeated_calls
 from bottleneck_lab.analysis.device.tensor_cores import find_tensor_cores
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.memory.growth import MemoryUse
@@ -24,6 +24,7 @@ from bottleneck_lab.analysis.ranks.collectives import (
 )
 from bottleneck_lab.analysis.ranks.departures import Departures
 from bottleneck_lab.analysis.what_if.removal import Removal
+from bottleneck_lab.wording import counted
 
 OUTGROWN_SHARE = 0.25
 """Growth within the capture beyond this share of a device's peak: such a run ends before it is
@@ -40,6 +41,19 @@ LESS_COMMUNICATION = (
     " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
     " accumulation), send bf16"
 )
+TURNS = (
+    "Compare the ranks' batches of one step: give them work of equal cost (sort or bucket samples"
+    " by length, pack them). If the batches are alike, look for clocks that change, or other"
+    " programs on the devices."
+)
+LATE_START = (
+    "Ranks begin apart once, not in every step: record steps after a warm-up, in which they meet."
+    " If the start counts, see what this rank does before its first step that the others do not:"
+    " loading, compiling, a slow disk."
+)
+LISTED_RANKS = 8
+ALIKE = 1.25
+"""Two times that differ by less than this factor may be the same."""
 COPIES = Removal(causes=("copy",), copies=True)
 _FP32_GEMM = re.compile(
     # Not those that take fp16 or bf16 and only add up in fp32.
@@ -97,7 +111,7 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
     whole = sum(use.communication_ns for use in seen.devices)
     hidden = 1 - exposed_ns / whole if whole else 0.0
     title, advice, waited = "", "", ""
-    recorded = len({use.rank for use in seen.devices})
+    recorded = seen.ranks
     if seen.collective_waits is not None:
         # Smaller or earlier messages make the transfer cheaper, not the waiting for a late rank.
         exposed_ns = seen.collective_waits.transfer_ns
@@ -152,32 +166,65 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     if seen.collective_waits is None:
         return _slow_ranks(seen)
     # Waiting for a rank that stood idle for a cause is told with that cause, if it is reported.
-    reported = [cause for cause in CAUSES if seen.idle_share(cause) >= IDLE_SHARE]
+    reported = [cause for cause in CAUSES if is_reported(seen, cause)]
     late = [row for row in seen.late if row.doing not in reported]
-    # The others wait at the same time: without the late rank, all would be done sooner by what one
-    # of them waits.
-    ranks = len({use.rank for use in seen.devices})
-    waiting_ns = sum(row.waiting_ns for row in late) / max(ranks - 1, 1)
-    share = waiting_ns * ranks / seen.time_ns
-    if share < IDLE_SHARE:
+    waited, share = seen.waiting_share(late), seen.removable_share(late)
+    if waited < IDLE_SHARE:
         return []
     by_rank, unreported = _waiting_by_rank(seen.late), _waiting_by_rank(late)
-    parts = [f"{ns / 1e6:.2f} ms for rank {rank}" for rank, ns in by_rank.most_common(3)]
     worst_rank, worst_ns = unreported.most_common(1)[0]
-    worst = max((row for row in late if row.rank == worst_rank), key=lambda row: row.waiting_ns)
-    because = _LATE_BECAUSE.get(worst.doing) or CAUSE_OF[worst.doing].sentence
+    title, who, advice = f"Rank {worst_rank} keeps the others waiting", f"Rank {worst_rank}", ""
+    doing = _longest_doing([row for row in late if row.rank == worst_rank])
+    if 2 * worst_ns < unreported.total():
+        title, who = "Ranks take turns in keeping the others waiting", "The late rank of a step"
+        doing, advice = _longest_doing(late), TURNS
+    if doing in (BEFORE_ITS_STEP, "startup"):
+        advice = LATE_START
     transfer = seen.collective_waits.transfer_ns
     alone = seen.collective_waits.waiting_ns + transfer
     evidence = (
         f"Of {alone / 1e6:.2f} ms in which ranks only communicated, they waited"
-        f" {', '.join(parts)} to join a collective: {share:.0%} of the time of each that waits, on"
-        f" average. Rank {worst_rank} was late mostly because {because}. The transfers themselves"
-        f" take {transfer / 1e6:.2f} ms."
+        f" {_list_waiting(by_rank)} to join a collective: {waited:.0%} of the time of each that"
+        f" waits, on average. {who} was late mostly because"
+        f" {_LATE_BECAUSE.get(doing) or CAUSE_OF[doing].sentence}."
     )
-    title = f"Rank {worst_rank} keeps the others waiting"
-    if 2 * worst_ns < unreported.total():
-        title = "Ranks take turns in keeping the others waiting"
-    return [Detection(evidence, share, title, shared_out=share * (ranks - 1) / ranks)]
+    if _kernels_make_late(seen):
+        evidence += (
+            f" {seen.interruptions.kernels} kernels took more than 1.5 times as long as the same"
+            " ones in other steps."
+        )
+    evidence += f" The transfers themselves take {transfer / 1e6:.2f} ms."
+    # Only what is computed can be spread over the ranks. Where that saves more, since the busiest
+    # rank's own work is spread, too, it is the most that can be gained.
+    shared_out = waited * (seen.ranks - 1) / seen.ranks if doing == COMPUTING else 0.0
+    if shared_out >= share:
+        share, shared_out = shared_out, 0.0
+    return [Detection(evidence, share, title, advice, shared_out=shared_out)]
+
+
+def _kernels_make_late(seen: Evidence) -> bool:
+    """Return True if kernels that now and then take far longer are no more than what makes ranks
+    late.
+    """
+    waited_ns = seen.waited_for(COMPUTING) / max(seen.ranks - 1, 1)
+    return 0 < seen.interruptions.excess_ns <= ALIKE * waited_ns
+
+
+def _longest_doing(late: Sequence[LateRank]) -> str:
+    """Return what late ranks did while they were waited for longest."""
+    waiting: Counter[str] = Counter()
+    for row in late:
+        waiting[row.doing] += row.waiting_ns
+    return waiting.most_common(1)[0][0]
+
+
+def _list_waiting(by_rank: Counter[int]) -> str:
+    """Return how long the ranks were waited for, in words; of many, the first."""
+    parts = [f"{ns / 1e6:.2f} ms for rank {rank}" for rank, ns in by_rank.most_common(LISTED_RANKS)]
+    rest = [ns for _, ns in by_rank.most_common()[LISTED_RANKS:]]
+    if rest:
+        parts.append(f"{sum(rest) / 1e6:.2f} ms for {counted(len(rest), 'other rank')}")
+    return ", ".join(parts)
 
 
 def _waiting_by_rank(late: Sequence[LateRank]) -> Counter[int]:
@@ -347,7 +394,7 @@ def interrupted_kernels(seen: Evidence) -> list[Detection]:
     """Detect kernels that now and then take far longer than the same ones in other steps."""
     count, excess_ns = seen.interruptions
     share = excess_ns / seen.time_ns
-    if share < IDLE_SHARE:
+    if share < IDLE_SHARE or (_kernels_make_late(seen) and late_ranks(seen)):
         return []
     evidence = (
         f"{count} kernels took more than 1.5 times as long as the same ones in other steps, which"

@@ -58,12 +58,14 @@ def attribute(
     queued: iv.Intervals = iv.NONE,
     elsewhere: iv.Intervals = iv.NONE,
     missing: iv.Intervals = iv.NONE,
+    for_ranks: iv.Intervals = iv.NONE,
 ) -> dict[Cause, iv.Intervals]:
     """Split idle time into disjoint parts by cause; together they are exactly `idle`.
 
     `queued` are the gaps before work that waited already, `elsewhere` what other devices of the
     process worked in long ones of these; `missing` are the stretches in which the device must have
-    worked, although nothing was recorded.
+    worked, although nothing was recorded; `for_ranks` are those in which it only waited for other
+    ranks.
     """
     claims = _Claims(idle)
     claims.add("unrecorded", missing)
@@ -74,7 +76,7 @@ def attribute(
         claims.add("ending", idle.where(idle.end == window.end))
     claims.add("devices", iv.intersect(queued, elsewhere))
     claims.add("queued", queued)
-    follows = _following_from_waits(claims.left, host, window)
+    follows = _following_from_waits(claims.left, host, window, for_ranks)
     for cause, stretches in host.doing.items():
         claims.add(cause, stretches)
     # A launch that takes this long loads the kernel's code first; one that waits for room in the
@@ -144,13 +146,16 @@ def _bridged(calls: iv.Intervals, about_ns: int) -> iv.Intervals:
     return iv.close_holes(calls, int(limits[np.argmin(np.abs(np.log(limits / about_ns)))]))
 
 
-def _following_from_waits(idle: iv.Intervals, host: HostView, window: Window) -> iv.Intervals:
+def _following_from_waits(
+    idle: iv.Intervals, host: HostView, window: Window, for_ranks: iv.Intervals
+) -> iv.Intervals:
     """Return the time in which `idle` time follows from the host's having waited for the device.
 
     A host that never waits would be ahead by the work that the device did while this one waited,
     and the first idle time after a wait would not be seen: as much of it as the host would be
     ahead (Lindley's recursion for a queue: Proc. Camb. Phil. Soc. 48, 1952). The rest it would
     leave, too. `idle`: without the device's own pauses. Idle time inside a wait is the wait's own.
+    To wait for other ranks is no work: whoever made them late would else seem to be a wait.
     """
     # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from the
     # start of the copy call right before it.
@@ -159,7 +164,7 @@ def _following_from_waits(idle: iv.Intervals, host: HostView, window: Window) ->
     if not len(waits.start):
         return iv.NONE
     again = np.append(waits.start[1:], window.end)
-    worked = waits.lengths - iv.covered_within(idle, *waits)
+    worked = waits.lengths - iv.covered_within(iv.join(idle, for_ranks), *waits)
     idled = iv.covered_within(idle, waits.end, again)
     # Less its lowest point so far, this is how far ahead the host would be after each wait.
     ahead = np.cumsum(worked - np.append(0, idled[:-1]))

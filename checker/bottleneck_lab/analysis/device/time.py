@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.causes import Cause
+from bottleneck_lab.analysis.causes import OUTSIDE, Cause
 from bottleneck_lab.analysis.rows import union_of
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.what_if.program import Program
@@ -88,6 +89,20 @@ class DeviceTime(NamedTuple):
             mask |= self.rows.kind == kind
         # Streams overlap, so durations are never summed.
         return iv.clip(union_of(self.rows, mask), *self.window)
+
+
+def loop_window(times: Sequence[DeviceTime]) -> Window:
+    """Return the window of a rank's devices without its start-up and its end, which no device's
+    work is a part of.
+    """
+    window = times[0].window
+    outside = iv.stretch(*window)
+    for time in times:
+        outside = iv.intersect(outside, iv.join(*(time.causes[cause] for cause in OUTSIDE)))
+    if not outside.total:
+        return window
+    loop = iv.subtract(iv.stretch(*window), outside)
+    return Window(int(loop.start[0]), int(loop.end[-1]))
 
 
 def idle_time(rows: DeviceRows, window: Window) -> iv.Intervals:

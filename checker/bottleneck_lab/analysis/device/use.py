@@ -12,7 +12,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE, PATTERNS
 from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
 from bottleneck_lab.analysis.device.gaps import Gap, GapCause, explain_gaps
-from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime, idle_time
+from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime, idle_time, loop_window
 from bottleneck_lab.analysis.device.unrecorded import (
     Unrecorded,
     find_unrecorded,
@@ -161,7 +161,15 @@ def _accelerators(
         missing = iv.join(unrecorded.stretches, waited)
         queued = iv.subtract(queued, missing)
         elsewhere = iv.intersect(queued.where(queued.lengths > TOGETHER_NS), others)
-        causes = attribute(idle, host, window, queued=queued, elsewhere=elsewhere, missing=missing)
+        causes = attribute(
+            idle,
+            host,
+            window,
+            queued=queued,
+            elsewhere=elsewhere,
+            missing=missing,
+            for_ranks=_waiting_for_ranks(rows, arrivals),
+        )
         times.append(DeviceTime(rank, device, window, rows, idle, causes))
         unrecorded = unrecorded._replace(stretches=missing)
         del queued, waited, elsewhere, missing, rows, idle
@@ -171,18 +179,22 @@ def _accelerators(
     return list(zip(uses, times, strict=True))
 
 
+def _waiting_for_ranks(rows: DeviceRows, arrivals: Sequence[Arrival]) -> iv.Intervals:
+    """Return when a device only waited for other ranks to join a collective."""
+    if not arrivals:
+        return iv.NONE
+    joined = np.array([(each.start, min(each.last, each.end)) for each in arrivals])
+    start, until = joined[joined[:, 1] > joined[:, 0]].T
+    return iv.subtract(iv.union(start, until), union_of(rows, rows.kind == ActivityKind.KERNEL))
+
+
 def _program(
     timeline: Timeline, times: Sequence[DeviceTime], view: HostView, arrivals: Sequence[Arrival]
 ) -> Program:
     """Return a rank's devices and its host as a replay needs them."""
-    rank, window = times[0].rank, times[0].window
-    outside = iv.stretch(*window)
-    for time in times:
-        outside = iv.intersect(outside, iv.join(*(time.causes[cause] for cause in OUTSIDE)))
+    rank = times[0].rank
     # Start-up and end happen once: a replay of the loop would blame every step for them.
-    if outside.total:
-        loop = iv.subtract(iv.stretch(*window), outside)
-        window = Window(int(loop.start[0]), int(loop.end[-1]))
+    window = loop_window(times)
     window = find_beginning(timeline, rank, window)
     host = find_host(timeline, rank, window, view, iv.join(*(time.busy for time in times)))
     return make_program(timeline, rank, window, host, arrivals)

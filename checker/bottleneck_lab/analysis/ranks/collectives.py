@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.device.time import DeviceTime, loop_window
 from bottleneck_lab.analysis.ranks.matching import Arrival
 
 Culprit = tuple[int, str]
@@ -40,12 +40,19 @@ class LateRank(msgspec.Struct, frozen=True):
 class CollectiveWaits(msgspec.Struct, frozen=True):
     """Communication that nothing hides, summed over ranks: `waiting_ns` for the last to arrive, and
     `transfer_ns`, which is the rest. `late` is who was waited for, longest first.
+
+    `longest_ns` is the time of the rank that takes longest, start-up and end of the program left
+    out: one that begins later than others takes less, but all are done only when it is. `least_ns`
+    is the work of the busiest rank, without its waiting and without what it did for longer than
+    the ranks that waited for it: no program that waits for nobody takes less.
     """
 
     collectives: int
     waiting_ns: int
     transfer_ns: int
     late: list[LateRank]
+    longest_ns: int = 0
+    least_ns: int = 0
 
 
 def find_collective_waits(
@@ -71,6 +78,8 @@ def find_collective_waits(
             for (rank, doing), ns in ledger.waiting.most_common()
             if ns
         ],
+        longest_ns=max(loop_window([time]).length for time in ledger.times.values()),
+        least_ns=ledger.least_ns(),
     )
 
 
@@ -100,6 +109,7 @@ class _Ledger:
         # By collective: the rank that joined it last, and its part in it.
         self.last = {each.number: (rank, each) for _, rank, each in in_order}
         self.waiting: Counter[Culprit] = Counter()
+        self._waited: Counter[int] = Counter()  # by the rank that did it
         self.collectives: dict[Culprit, set[int]] = defaultdict(set)
         self._begin = min(time.window.start for time in times)
         self._joined = {rank: {each.number for each in own} for rank, own in arrivals.items()}
@@ -117,10 +127,25 @@ class _Ledger:
             wait = _Wait(start, end, self._charges(rank, arrival, start))
             self._waits[rank].append(wait)
             exposed_ns = self._exposed_ns(rank, arrival, wait)
+            self._waited[rank] += exposed_ns
             for culprit, share in wait.charges.items():
                 self.waiting[culprit] += round(share * exposed_ns)
                 self.collectives[culprit].add(arrival.number)
         self._left[rank].append(arrival)
+
+    def least_ns(self) -> int:
+        """Return the work of the busiest rank, without its waiting and without what it did for
+        longer than others, ns.
+        """
+        others = max(len(self.times) - 1, 1)
+        # What made it late before its first step may be work of each step that the next one shows.
+        longer = {
+            rank: (self.waiting[rank, COMPUTING] + self.waiting[rank, BEFORE_ITS_STEP]) // others
+            for rank in self._busy
+        }
+        return max(
+            busy.total - self._waited[rank] - longer[rank] for rank, busy in self._busy.items()
+        )
 
     def _exposed_ns(self, rank: int, arrival: Arrival, wait: _Wait) -> int:
         """Return how long a rank waited with nothing else to do, ns."""
