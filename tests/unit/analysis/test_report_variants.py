@@ -442,6 +442,32 @@ def test_a_rank_whose_host_is_slow_launches_too_late_for_all(make, tmp_path):
     assert not {"straggler", "communication-exposed"} & {each.id for each in summary.findings}
 
 
+def test_of_two_ranks_the_one_with_the_slow_host_is_named(make, tmp_path):
+    """It is idle itself for as long as the other waits for it."""
+
+    def work(run, number):
+        for _ in range(40):
+            host_us = 55.0 if run.rank else 15.0
+            run.operator("aten::mm", "gemm_tensorop", 15.0, host_us=host_us)
+
+    first = job_of(make, tmp_path, 2, 4, work, step="iteration").findings[0]
+    assert first.title == "The host cannot launch work fast enough, on rank 1"
+    assert first.expected_gain_ratio == pytest.approx((40 * 60 + 150) / (40 * 20 + 150), rel=0.05)
+
+
+def test_what_a_list_of_late_ranks_leaves_out_is_summed(make, tmp_path):
+    def work(run, number):
+        for _ in range(10):
+            slow = number % 8 == run.rank
+            run.operator("aten::mm", "gemm_tensorop", 450.0 if slow else 150.0)
+
+    text = text_of(job_of(make, tmp_path, 8, 8, work))
+    assert text.count("computing for longer (1 collective)") == 5
+    assert "63.0 ms for 3 more, not listed here" in text
+    for rank in range(8):
+        assert f"21.00 ms for rank {rank}" in text
+
+
 def test_uneven_work_in_turn_is_one_finding_that_names_all_ranks(make, tmp_path):
     """In each step another of 4 ranks has kernels that take 3 times as long."""
 

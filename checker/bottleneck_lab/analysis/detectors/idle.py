@@ -135,10 +135,10 @@ def _on_one_rank(seen: Evidence, cause: Cause, share: float) -> str:
     """Return the end of a title that names the one rank that others wait for because of this cause,
     if that is most of what it costs; "" else.
     """
-    late = {row.rank for row in seen.late if row.doing == cause}
-    if len(late) != 1 or 2 * seen.waited_for(cause) < share * seen.time_ns:
+    late = [row for row in seen.late if row.doing == cause]
+    if len({row.rank for row in late}) != 1 or 2 * seen.waiting_share(late) < share:
         return ""
-    return f", on rank {late.pop()}"
+    return f", on rank {late[0].rank}"
 
 
 def _in_other_ranks(seen: Evidence, cause: Cause) -> str:

@@ -87,6 +87,9 @@ def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
     for rank, because, ns, times in rows[:TOP]:
         length = sheet.safe(words.format_duration(ns))
         sheet.path(f"{length:>9} for {rank}, {because} ({counted(times, 'collective')})", indent=3)
+    if rest := rows[TOP:]:
+        length = sheet.safe(words.format_duration(sum(ns for _, _, ns, _ in rest)))
+        sheet.line(f"{length:>9} for {len(rest)} more, not listed here", indent=3)
     transfer = words.format_duration(summary.collective_waits.transfer_ns)
     sheet.line(f"{transfer} of it is transfer.", indent=3)
 
