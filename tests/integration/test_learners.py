@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -199,12 +200,27 @@ def recording(slug: str) -> Recording:
             # It asks for batches, which no recorded capture has.
             trace = {"traceEvents": list(in_turns(12)), "emulatedDevice": "a test"}
             (folder / "trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
+        elif lab.spec.measure == "operator_profile":
+            # Answers name operators, and those that a capture does not have are refused.
+            trace = {"traceEvents": list(operators(lab))}
+            (folder / "trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
         else:
             shutil.copy(CAPTURES / recorded(lab), folder)
         paths = sorted(folder.glob("*.gz"))
         timeline = merge_ranks([load(path) for path in paths])
         files = {path.name: path.read_bytes() for path in paths}
         return Recording(files, timeline, measured_answers(lab, timeline))
+
+
+def operators(lab: Lab) -> Iterator[dict]:
+    """Yield the solution's operators, one after another, and one that is never the right answer."""
+    named = [str(each) for each in load_answers(lab.solution).values() if "::" in str(each)]
+    start = 0
+    for number, name in enumerate([*named, "aten::nonsense"] * 4):
+        length = 4000 - 1000 * (number % (len(named) + 1))
+        row = {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": length}
+        yield {**row, "pid": 1, "tid": 1}
+        start += length + 10
 
 
 def measured_answers(lab: Lab, timeline: Timeline) -> dict[str, str]:

@@ -147,6 +147,8 @@ def _capture(workload, tool, out, _progress):
 ANSWER = ["diagnose", "-a", "cause=1", "-a", "gain=3"]
 GIVEN = {"choice": "1", "share": "0.5", "ratio": "2", "number": "5", "interval": "10-20 ms"}
 """An answer of the right form to each type of question but a text."""
+OPERATOR = "addmm"
+"""An operator of that capture."""
 DIAGNOSED = [["profile"], ANSWER]
 FAIL = ("FAIL", "correct but slow")
 PASS = ("PASS", None)
@@ -290,14 +292,18 @@ def _walk(learner: Learner, lab: str, steps: list, looks: list[list[str]]) -> li
 
 
 def given_answers(lab) -> list[str]:
-    """Return an answer of the right form to each question. A text that must have a form of its own
-    is the solution's.
+    """Return an answer of the right form to each question. An operator is one of the capture's, and
+    another text that must have a form of its own is the solution's.
     """
-    return [
-        f"{each.id}="
-        + (str(load_answers(lab.solution)[each.id]) if each.form else GIVEN.get(each.type, "3 x 3"))
-        for each in lab.spec.questions
-    ]
+
+    def given(question) -> str:
+        if question.form and re.fullmatch(question.form, OPERATOR):
+            return OPERATOR
+        if question.form:
+            return str(load_answers(lab.solution)[question.id])
+        return GIVEN.get(question.type, "3 x 3")
+
+    return [f"{each.id}={given(each)}" for each in lab.spec.questions]
 
 
 @pytest.mark.long

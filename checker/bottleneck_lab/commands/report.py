@@ -43,7 +43,7 @@ from bottleneck_lab.report.console.memory import render_memory
 from bottleneck_lab.report.console.query import render_query
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
-from bottleneck_lab.report.console.verdict import render_verdict
+from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
 from bottleneck_lab.report.page.html import render_html
@@ -311,8 +311,7 @@ def _show(subject: Subject, *, whole: bool, json: bool) -> None:
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
-        say("")
-        render_verdict(subject.advised(attempts)[-1], console())
+        render_last_verdict(subject.advised(attempts)[-1], console())
 
 
 def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:

@@ -42,7 +42,7 @@ from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary, render_top
-from bottleneck_lab.report.console.verdict import render_verdict
+from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.trace import load
@@ -90,6 +90,19 @@ def test_no_causes_are_promised_of_a_program_that_measures_others(draw):
     text = draw(render_summary, evidence_only(without_advice(summary)))
     assert "This program measures others" in text
     assert "once you commit" not in text
+
+
+def test_below_a_report_the_last_verdict_is_short(draw):
+    verdict = made_up.slow()
+    text = draw(render_last_verdict, verdict)
+    assert text.count("✗") == sum(each.holds is False for each in verdict.criteria)
+    assert text.count("✓") == 1, "what holds is one line"
+    assert "What to do next" in text
+    assert "You predicted" not in text
+    assert len(text.splitlines()) < len(draw(render_verdict, verdict).splitlines())
+    passed = draw(render_last_verdict, made_up.passed())
+    assert "PASS  all criteria are met" in passed
+    assert len(passed.splitlines()) < 8
 
 
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):

@@ -84,6 +84,33 @@ def render_verdict(
         sheet.path(str(html), indent=1)
 
 
+def render_last_verdict(verdict: Verdict, console: Console) -> None:
+    """Print the outcome of the last check, with what failed or stayed open and what to do next: it
+    was printed whole when it was made.
+    """
+    sheet = Sheet(console)
+    sheet.heading(f"The last check, {words.format_moment(verdict.started_at)}")
+    style = _OUTCOME_STYLES[verdict.outcome]
+    outcome = Text.assemble((str(verdict.outcome), f"bold {style}"))
+    sheet.line(outcome.append(sheet.safe(f"  {words.headline(verdict)}")), indent=1)
+    reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
+    for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
+        if criterion.holds is not True:
+            _print_criterion(sheet, verdict, criterion)
+    held = [
+        criterion_label(verdict.lab, verdict.device, each.id)
+        for each in reached
+        if each.holds is True
+    ]
+    if held:
+        lead, lead_style = f"{sheet.signs.right} ", "bold green"
+        sheet.line(", ".join(held), indent=1, lead=lead, lead_style=lead_style)
+    _print_unmeasured(sheet, verdict)
+    _print_list(sheet, "What to do next", verdict.advice)
+    sheet.blank()
+    sheet.line("`lab report --html` has the whole verdict.", indent=1, style="dim")
+
+
 _NOTES = 4
 """Notes in the terminal: the first say most, and the rest is the same after every check."""
 
