@@ -147,6 +147,10 @@ class Summary(msgspec.Struct, frozen=True):
     """The source of the user's own lines, by their names here, where it is at hand."""
     modelled_host: bool = False
     """The times of the host are modelled, too, not only an emulated accelerator's."""
+    disturbed: str = ""
+    """A sentence about other programs that kept the machine busy while it was recorded; "" where
+    they took next to nothing, where that is not known, and where the host's times are modelled.
+    """
     of_memory: bool = False
     """The capture is of a lab about memory, which comes first there."""
     blind: bool = False

@@ -17,7 +17,7 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError, WorkloadError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.machine import LoadMeter, fingerprint, own_cpu_s
 from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.trace import load
 
@@ -102,12 +102,14 @@ def profile_workload(
     lab, folder, device, _ = workload
     code = lab.code_hash(folder)  # of what is run: it may be edited meanwhile
     facts: dict[str, object] = {}
+    meter = LoadMeter(own_cpu_s)
     if tool == "torch":
         files = _record_as_its_kind(workload, out, progress)
         facts = {"notes": kind_of(lab).missing_parts(lab, device, out / TRACE)}
     else:
         captured = _record_around(workload, tool, out, progress)
         files, facts = captured.files, captured.facts()
+    facts["other_cores"] = round(meter.cores(), 2)
     emulated = device == "virtual"
     describe(out, tool, files, **facts, lab=lab.slug, device=device, emulated=emulated, code=code)
     return out / files[0]

@@ -73,8 +73,8 @@ def confirm(question: str, command: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            f"`{command}` asks for confirmation first, and there is no terminal to ask on.",
-            "Add `--yes`.",
+            f"`{command}` asks first, and there is no terminal to ask on: {question}",
+            "`--yes` answers that with yes.",
         )
     if not typer.confirm(question, err=True):
         note("Nothing was changed.")

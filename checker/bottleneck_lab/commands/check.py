@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -142,10 +143,18 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
         return
     allowed = busy_cores_allowed(needed)
     if when_quiet is not None:
+        note(
+            f"Waiting up to {when_quiet:g} minutes until other programs keep at most {allowed:.2g}"
+            " cores busy for some seconds."
+        )
+        began = time.monotonic()
         with progress() as show:
-            wait_until_quiet(
-                60 * when_quiet, lambda cores: show(_waiting_for(cores), 0.0), allowed=allowed
-            )
+
+            def tell(cores: float) -> None:
+                left_s = 60 * when_quiet - (time.monotonic() - began)
+                show(_waiting_for(cores, allowed, left_s), 0.0)
+
+            wait_until_quiet(60 * when_quiet, tell, allowed=allowed)
         return
     busy = busy_cores()
     if busy > allowed:
@@ -163,10 +172,14 @@ def _cores_words(needed: int) -> str:
     return counted(needed, "core") if needed < (os.cpu_count() or 1) else "all of them"
 
 
-def _waiting_for(cores: float) -> str:
-    """Return the wait in one line: with its changing figure only where the line is rewritten."""
+def _waiting_for(cores: float, allowed: float, left_s: float) -> str:
+    """Return the wait in one line: with its changing figures only where the line is rewritten."""
     if notes().is_terminal:
-        return f"waiting: other programs keep {cores:.1f} cores busy"
+        minutes, seconds = divmod(max(0, round(left_s)), 60)
+        return (
+            f"waiting: other programs keep {cores:.1f} cores busy, {allowed:.2g} would do;"
+            f" {minutes}:{seconds:02} left"
+        )
     return "waiting for other programs to finish"
 
 

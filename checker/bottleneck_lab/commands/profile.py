@@ -45,6 +45,7 @@ from bottleneck_lab.course.captures import (
     visible_summary,
 )
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError, WorkloadError
+from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.summary import render_top
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
@@ -267,8 +268,10 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
 
 def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline | None]:
     """Make the capture in its unfinished folder, read it, and only then give it its name."""
+    meter = LoadMeter(own_cpu_s)
     captured = record(tool, request)
-    describe(request.out, tool, captured.files, **captured.facts(), program=list(request.program))
+    facts = captured.facts() | {"other_cores": round(meter.cores(), 2)}
+    describe(request.out, tool, captured.files, **facts, program=list(request.program))
     note(
         f"The program ran for {captured.ended.seconds:.1f} s, including recording and writing."
         " Reading the capture…"

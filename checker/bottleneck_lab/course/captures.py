@@ -12,6 +12,7 @@ import msgspec
 
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.host.second_run import overlay_frames
+from bottleneck_lab.analysis.plateau import BUSY_CORES
 from bottleneck_lab.analysis.selection import figures_within, longest_gap_ns
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
@@ -81,6 +82,8 @@ def visible_summary(
     reader's to find, and without remedies before the first check. A lab's capture comes with the
     source of its lines, and without advice where the lab's program is a benchmark.
     """
+    if folder:
+        summary = msgspec.structs.replace(summary, disturbed=disturbance(summary, folder))
     workspace = workspace_above(folder.absolute()) if folder else None
     if folder and workspace and _description(folder).get("lab"):
         if measures_others(folder):
@@ -91,6 +94,22 @@ def visible_summary(
     if blind:
         return evidence_only(summary)
     return without_remedies(summary) if remedies_later else summary
+
+
+def disturbance(summary: Summary, folder: Path) -> str:
+    """Return a sentence about other programs that kept the machine busy while a capture was made,
+    where its times depend on that; "" otherwise.
+    """
+    file = folder / "capture.json"
+    described = _description(folder) if file.is_file() else {}
+    others = float(described.get("other_cores", 0.0))
+    if summary.modelled_host or others <= BUSY_CORES:
+        return ""
+    return (
+        f"Other programs kept {others:.1f} of {described['environment']['cores']} cores busy while"
+        " this was recorded: the host's times are too long, and other lines may be the longest."
+        " Capture again on a quiet machine before you rely on them."
+    )
 
 
 def code_of(folder: Path, summary: Summary) -> dict[str, str]:

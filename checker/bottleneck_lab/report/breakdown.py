@@ -483,7 +483,10 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
         return text
     law = f"1 / (1 − {share:.3f}) = {by_share:.2f}x"
     if gain > by_share:
-        return f"{text} The share alone gives {law}, but more would pass at the same time."
+        return (
+            f"{text} The share alone gives {law}, but a part of what remains would then run at the"
+            " same time as other work."
+        )
     return f"{text} The share alone gives {law}, but something else takes a part of that time."
 
 

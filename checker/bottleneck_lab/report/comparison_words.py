@@ -110,6 +110,9 @@ def describe_speedup(comparison: Comparison) -> str:
     if comparison.images_per_s is not None:
         before, after = comparison.images_per_s
         sentence += f", {before:,.0f} → {after:,.0f} images/s"
+        if _describe_scaling(comparison) and comparison.calibrated_ns:
+            old_ns, new_ns = comparison.calibrated_ns
+            sentence += f" (scaled; {after * old_ns / new_ns:,.0f} as recorded)"
     return sentence
 
 

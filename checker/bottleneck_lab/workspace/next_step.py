@@ -19,7 +19,7 @@ from bottleneck_lab.workspace.looks import has_run, is_report_read, load_looks
 from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import latest_name, load_siblings
 
-OPTIONAL = "The check has passed: whatever a report still lists is optional here."
+OPTIONAL = "You have passed this lab: whatever a report still lists is optional here."
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 NOT_RUN = ("crashed", "timed out", "does not compile")
 """Reasons of a FAIL in which the code did not run to its end."""

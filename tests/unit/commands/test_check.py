@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from bottleneck_lab.catalog import find_lab
@@ -44,7 +46,18 @@ def test_no_check_asks_for_more_cores_than_the_machine_has(notes):
 
 
 def test_it_waits_on_request(notes):
-    assert notes("roofline", "cpu", when_quiet=2)[1] == [120]
+    remark, waits = notes("roofline", "cpu", when_quiet=2)
+    assert waits == [120]
+    assert remark == (
+        "Waiting up to 2 minutes until other programs keep at most 0.25 cores busy for some seconds."
+    )
+
+
+def test_the_line_of_a_wait_has_the_load_the_limit_and_what_is_left(monkeypatch):
+    line = "waiting: other programs keep 2.0 cores busy, 0.25 would do; 5:07 left"
+    for is_terminal, text in ((True, line), (False, "waiting for other programs to finish")):
+        monkeypatch.setattr(check, "notes", lambda on=is_terminal: SimpleNamespace(is_terminal=on))
+        assert check._waiting_for(2.0, 0.25, 307.2) == text
 
 
 @pytest.mark.parametrize("slug", ["stuttering-tagger", "ddp-scaling", "perf-gate"])

@@ -151,7 +151,7 @@ def test_every_gain_follows_from_a_division_on_the_same_page(draw, bottleneck):
     ("gain", "says"),
     [
         (1.03, "The share alone gives 1 / (1 − 0.052) = 1.05x, but something else takes a part"),
-        (1.20, "The share alone gives 1 / (1 − 0.052) = 1.05x, but more would pass at the same"),
+        (1.20, "The share alone gives 1 / (1 − 0.052) = 1.05x, but a part of what remains"),
         (1.054, ""),
     ],
 )

@@ -84,8 +84,8 @@ def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
 
 def find_batch_figures(timeline: Timeline, window: Window) -> Series:
     """Return by figure a sample a batch, ns: ("step", "image"), the time from the end of the batch
-    before to its own, for each of its images, and ("step", "batch"), its time on the device. Empty
-    if no batches were served.
+    before to its own, for each of its images, and ("step", "batch"), its time on the device, but
+    not of the first and the last, which the recording may cut off. Empty if no batches were served.
     """
     batches = _find_batches(timeline, window)
     if batches is None:
@@ -93,7 +93,7 @@ def find_batch_figures(timeline: Timeline, window: Window) -> Series:
     start, end, sizes = batches
     return {
         ("step", "image"): np.diff(end) / sizes[1:],
-        ("step", "batch"): (end - start).astype(np.float64),
+        ("step", "batch"): (end - start)[1:-1].astype(np.float64),
     }
 
 

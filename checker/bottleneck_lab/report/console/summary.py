@@ -127,6 +127,8 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     if summary.emulated:
         sentence = words.describe_emulation(modelled_host=summary.modelled_host)
         sheet.line(sentence, indent=1, style="yellow")
+    if summary.disturbed:
+        sheet.line(summary.disturbed, indent=1, lead="! ", style="yellow")
     for reason in summary.quality.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
     if summary.withheld:

@@ -71,12 +71,16 @@ def comparison_section(comparison: Comparison) -> Section:
             rows.append(["others", *others, "", "", ""])
         often = describe_waits(comparison) if group == "sync" else ""
         if rows:
+            head = ["", "before", "after", "ratio", "between", ""]
+            between = head.index("between")
+            if not any(row[between] for row in rows):  # modelled times have no interval
+                head, *rows = [row[:between] + row[between + 1 :] for row in (head, *rows)]
             tables.append(
                 table(
-                    ["", "before", "after", "ratio", "between", ""],
+                    head,
                     rows,
                     caption=title + (f": {often}" if often else ""),
-                    numeric={1, 2, 3, 4},
+                    numeric=set(range(1, len(head) - 1)),
                 )
             )
         if fixed and any(change.fixed for change in changes):

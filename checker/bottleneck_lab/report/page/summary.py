@@ -72,6 +72,8 @@ def _warnings(summary: Summary) -> list[Markup]:
     if summary.emulated:
         sentence = words.describe_emulation(modelled_host=summary.modelled_host)
         warnings.append(tag("p", sentence, class_="warning"))
+    if summary.disturbed:
+        warnings.append(tag("p", summary.disturbed, class_="warning"))
     return warnings
 
 

@@ -376,6 +376,7 @@ def _name(name: str, short: str = "") -> Markup:
     return tag(
         "code",
         cut_name(short, 120),
+        class_="code-name",
         title=name[:2000] if short != name or len(name) > 120 else None,
     )
 
