@@ -64,6 +64,7 @@ DEFAULT_PAGE = "report.html"
 PAGES = {"--sibling": "sibling.html"}
 
 RESTS_ON = "The tool's figure rests on your"
+NOT_NAMED = "The tool names another"
 
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
@@ -425,7 +426,8 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     """Return the committed answers, each next to the figure of the capture that they are about;
     None before a diagnosis.
 
-    Only `lab check` says whether they are right. `analysed` is the capture of the report.
+    Only `lab check` says whether they are right, but for a choice that others follow from.
+    `analysed` is the capture of the report.
     """
     commitments = load_record(workspace).commitments
     if not commitments:
@@ -433,13 +435,18 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     answers, name = commitments[-1].answers, commitments[-1].capture
     solution = load_answers(workspace.lab.solution)
     capture = capture_figures(workspace, name, analysed)
+    # What follows from a wrong choice says so, and then so does the choice.
+    followed = {question.follows for question in workspace.lab.spec.questions if question.follows}
+    wrong = {each for each in followed if answers.get(each) != solution.get(each)}
     rows = [
         AnsweredQuestion(
             question.id,
             question.ask,
             format_answer(question, answers[question.id]),
             f"{RESTS_ON} `{question.follows}`: correct that first"
-            if question.follows and answers.get(question.follows) != solution.get(question.follows)
+            if question.follows in wrong
+            else NOT_NAMED
+            if question.id in wrong
             else describe_reading(
                 question,
                 answers,
@@ -455,7 +462,7 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     about, measured_in = "", committed_capture(workspace, name)
     if rows and measured_in and analysed.folder and measured_in != analysed.folder:
         beside = ""
-        if any(row.evidence and not row.evidence.startswith(RESTS_ON) for row in rows):
+        if any(row.evidence and not row.evidence.startswith((RESTS_ON, NOT_NAMED)) for row in rows):
             beside = ", and so are the tool's figures beside it"
         about = (
             f"It is about capture {measured_in.name}{beside}; this report shows"

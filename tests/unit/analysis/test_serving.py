@@ -10,6 +10,8 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.steps.serving import find_batch_figures
+from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.comparison_words import describe_others
@@ -199,6 +201,14 @@ def test_servers_are_compared_by_image_in_every_part(served):
     parts = [change for change in result.changes if change.group == "device"]
     assert sum(part.after for part in parts) == pytest.approx(whole.after, rel=0.01)
     assert describe_others(result, "device") is None
+
+
+def test_batches_that_the_recording_cuts_off_have_no_length(served):
+    timeline = served(60)
+    timeline.device.end[-1] -= 20_000_000
+    whole = find_batch_figures(timeline, find_window(timeline, 0))["step", "batch"]
+    assert len(whole) == 18
+    assert whole.min() == whole.max()
 
 
 def test_a_server_with_another_program_is_compared_by_the_recording(served, tmp_path):

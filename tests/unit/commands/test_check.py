@@ -48,9 +48,7 @@ def test_no_check_asks_for_more_cores_than_the_machine_has(notes):
 def test_it_waits_on_request(notes):
     remark, waits = notes("roofline", "cpu", when_quiet=2)
     assert waits == [120]
-    assert remark == (
-        "Waiting up to 2 minutes until other programs keep at most 0.25 cores busy for some seconds."
-    )
+    assert "Waiting up to 2 minutes until other programs keep at most 0.25 cores busy" in remark
 
 
 def test_the_line_of_a_wait_has_the_load_the_limit_and_what_is_left(monkeypatch):
