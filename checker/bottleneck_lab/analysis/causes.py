@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from bottleneck_lab.analysis.host.calls import (
     ALLOCATION_CALL,
     COPY_CALL,
-    PYTHON_NS,
+    SHORT_PAUSE_NS,
     SYNC_CALL,
 )
 
@@ -224,7 +224,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "python",
         "Python",
         "gap-python",
-        f"the host launched nothing for {PYTHON_NS / 1e6:.1f} ms or more at a time and ran"
+        f"the host launched nothing for {SHORT_PAUSE_NS / 1e6:.1f} ms or more at a time and ran"
         " no operator: Python, another library, or a wait that was not recorded",
         "nothing was launched for long, and nothing else is known",
         sure="likely",

@@ -137,3 +137,28 @@ def test_kernels_on_their_way_when_the_one_before_ends_are_launched_too_late(mak
     (only,) = summary.findings
     assert only.id == "launch-bound"
     assert only.expected_gain_ratio == pytest.approx(40 / 31, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("operators", "python_us", "first"),
+    [
+        (6, 150.0, "host-stalls"),  # Python once a token, 56% of the time
+        (1, 150.0, "launch-bound"),  # as much Python with each launch
+        (30, 150.0, "launch-bound"),  # a fifth of the time
+        (6, 60.0, "launch-bound"),
+    ],
+)
+def test_python_between_tokens_is_no_launching(make, tmp_path, operators, python_us, first):
+    run = make.Program(jitter=0)
+    for number in range(3):
+        begin = run.host
+        for _ in range(20):
+            for _ in range(operators):
+                run.operator("aten::addmm", "gemv_kernel", 3.0, host_us=11.0)
+            run.item()
+            run.python(python_us)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(run, tmp_path)
+    assert summary.findings[0].id == first
+    if first == "host-stalls":
+        assert summary.gains["idle-launch"] < 1.65

@@ -20,7 +20,6 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, Cause
-from bottleneck_lab.analysis.host.calls import PYTHON_NS
 from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, HostView
 from bottleneck_lab.analysis.steps.window import Window
 
@@ -90,7 +89,7 @@ def attribute(
     ends = iv.stretch(window.start - 1, window.start), iv.stretch(window.end, window.end + 1)
     bounds = iv.join(*ends, *host.doing.values())
     launching = _bridged(iv.join(host.launching, bounds), BUSY_LAUNCHING_NS)
-    near = _bridged(iv.join(host.active, bounds), PYTHON_NS)
+    near = _bridged(iv.join(host.active, bounds), host.pause_ns)
     drained: list[iv.Intervals] = []
 
     def launching_late() -> Iterator[iv.Intervals]:

@@ -30,3 +30,5 @@ PYTHON_NS = 200_000
 """A host that launches operators makes a call every 5 to 100 us: between two launches further apart
 than this, and without an operator, it does something else.
 """
+SHORT_PAUSE_NS = PYTHON_NS // 2
+"""Where few such pauses take much of the time, this is enough: see `host.view`."""

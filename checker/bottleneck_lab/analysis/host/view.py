@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, PYTHON_NS
+from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, PYTHON_NS, SHORT_PAUSE_NS
 from bottleneck_lab.analysis.host.waits import copying_calls, waiting_calls
 from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
@@ -38,6 +38,11 @@ that are named like them.
 BUSY_LAUNCHING_NS = 500_000
 """A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for
 longer than this does something else.
+"""
+SHORT_PAUSES, LAUNCHES_EACH = 0.25, 4
+"""Holes between launches and operators that are shorter than PYTHON_NS are pauses, too, from
+SHORT_PAUSE_NS on, where they take this share (0-1) of the time and come with so many launches each:
+a host whose launches are slow throughout has one with nearly every launch.
 """
 LONG_LAUNCH_NS = 20_000
 """A launch that takes longer waits for room in the queue, or loads the kernel's code first."""
@@ -72,8 +77,12 @@ class HostView:
     """From the first to the last thing recorded."""
     long_launches: iv.Intervals
     """Calls of over LONG_LAUNCH_NS that launched work."""
+    pause_ns: int
+    """Between two launches further apart than this, and without an operator, the host does
+    something else.
+    """
     active: iv.Intervals
-    """One launch, wait, operator or fixed price follows another within half of PYTHON_NS. None
+    """One launch, wait, operator or fixed price follows another within half of `pause_ns`. None
     where no operators or no launches were recorded: nothing then tells a pause of the host.
     """
     launching: iv.Intervals
@@ -147,13 +156,14 @@ def view_host(
     # there is a device that no recorded call launched anything on, another process feeds it:
     # operators are then work of the host's own.
     fed = bool((timeline.device.rank == rank).any())
-    pace, active = iv.NONE if fed else own_operators, iv.NONE
+    pace, active, pause_ns = iv.NONE if fed else own_operators, iv.NONE, PYTHON_NS
     if len(launches.start):
         around = _launches_within(operators, launches) & on_them
         pace = iv.join(launches, union_of(operators, around))
         if len(own_operators.start):
             active = iv.join(launches, waits, own_operators, fixed_price)
-            active = iv.close_holes(active, PYTHON_NS // 2)
+            pause_ns = _shortest_pause(active, len(launches.start))
+            active = iv.close_holes(active, pause_ns // 2)
     doing = {
         cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
         for cause, by_rows in patterns.items()
@@ -178,6 +188,7 @@ def view_host(
         collectives=union_of(ranges, in_flight),
         known=_extent([table for table in tables.values() if len(table)], chosen),
         long_launches=long_launches,
+        pause_ns=pause_ns,
         active=active,
         launching=iv.close_holes(iv.join(pace, waits, fixed_price), BUSY_LAUNCHING_NS),
         fixed=fixed_price,
@@ -228,6 +239,14 @@ def _handed(
             waits[at[together & (shared >= HANDED_SHARE * length)]] = True
         handed[cause] = pauses.where(waits)
     return handed
+
+
+def _shortest_pause(active: iv.Intervals, launches: int) -> int:
+    """Return how long a hole in what the host launches and runs is that is no part of it, ns."""
+    holes = active.start[1:] - active.end[:-1]
+    holes = holes[(holes >= SHORT_PAUSE_NS) & (holes < PYTHON_NS)]
+    much = holes.sum() >= SHORT_PAUSES * (active.end[-1] - active.start[0])
+    return SHORT_PAUSE_NS if much and LAUNCHES_EACH * len(holes) <= launches else PYTHON_NS
 
 
 def _launches_within(operators: HostTable, launches: iv.Intervals) -> NDArray[np.bool_]:
