@@ -45,16 +45,16 @@ class Evidence(msgspec.Struct, frozen=True):
     """Everything the detectors look at."""
 
     devices: list[DeviceUse]
-    operators: list[OperatorRow]
-    kernels: list[KernelRow]
-    copies: list[CopyRow]
-    syncs: list[SyncRow]
-    launches: list[LaunchUse]
-    memory: list[MemoryUse]
-    stragglers: list[Straggler]
-    step_ns: list[int]
-    steps: int
-    wall_ns: int
+    operators: list[OperatorRow] = []
+    kernels: list[KernelRow] = []
+    copies: list[CopyRow] = []
+    syncs: list[SyncRow] = []
+    launches: list[LaunchUse] = []
+    memory: list[MemoryUse] = []
+    stragglers: list[Straggler] = []
+    step_ns: list[int] = []
+    steps: int = 0
+    wall_ns: int = 0
     interruptions: Interruptions = Interruptions(0, 0)
     lines: list[LineRow] = []
     serving: ServingUse | None = None

@@ -8,15 +8,13 @@ into which the arrays of the next part do not all fit (docs/measured/trace_analy
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any
 
 from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.second_reader import beside
 from bottleneck_lab.trace.timeline import Timeline
-
-Result = TypeVar("Result")
 
 LARGE_EVENTS = 5_000_000
 """From here on time counts for more than memory: what was freed is kept."""
@@ -31,12 +29,12 @@ def release_freed(timeline: Timeline) -> None:
 
 
 def at_once(
-    work: Callable[[Timeline], Result], timeline: Timeline
-) -> AbstractContextManager[Callable[[], Result]]:
-    """Have `work(timeline)` done at the same time as what follows, if the capture is of a size at
-    which that pays; gives what waits for the result.
+    tasks: Sequence[Callable[[Timeline], Any]], timeline: Timeline
+) -> AbstractContextManager[Callable[[], list[Any]]]:
+    """Have `tasks` done with the timeline at the same time as what follows, if the capture is of a
+    size at which that pays; gives what waits for their results.
     """
     copied = timeline.events > SMALL_EVENTS and (os.cpu_count() or 1) > 1
     if copied:
         _ = timeline.launching  # both need it: joined before, it is joined and held once
-    return beside(work, timeline, copied=copied)
+    return beside(tasks, timeline, copied=copied)

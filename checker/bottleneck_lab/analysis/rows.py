@@ -69,3 +69,10 @@ def union_of(table: Timed, mask: NDArray[np.bool_]) -> iv.Intervals:
         (table.start[rows][mask[rows]], table.end[rows][mask[rows]])
         for rows in iv.blocks(len(table.start))
     )
+
+
+def covered_by(table: Timed, rows: NDArray[np.integer]) -> iv.Intervals:
+    """Return the time covered by some rows, given by their numbers in ascending order."""
+    return iv.chain(
+        (table.start[rows[block]], table.end[rows[block]]) for block in iv.blocks(len(rows))
+    )

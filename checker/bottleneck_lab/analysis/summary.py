@@ -179,8 +179,8 @@ def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
 def analyse_beside(
     timeline: Timeline, work: Callable[[Timeline], Result], ceilings: Machine | None = None
 ) -> tuple[Analysis, Result]:
-    """Return what `analyse` does, and the result of other `work` on a capture, which a process does
-    that has less to do than this one.
+    """Return what `analyse` does, and the result of other `work` on a capture, which is done by
+    whichever process has less to do.
     """
     times: list[DeviceTime] = []
 
@@ -189,30 +189,34 @@ def analyse_beside(
             times.append(time)
             yield use, time
 
-    with at_once(lambda whole: (_row_side(whole), work(whole)), timeline) as beside:
-        summary = _summary(timeline, kept_uses(), lambda: beside()[0], ceilings)
-        return Analysis(timeline, summary, times), beside()[1]
+    with at_once((_host_side, work, _work_side), timeline) as results:
+        summary = _summary(timeline, kept_uses(), lambda: (results()[0], results()[2]), ceilings)
+        return Analysis(timeline, summary, times), results()[1]
 
 
 def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
     """Sum up everything at once. A pure function of the capture and of the `ceilings` measured on
     the machine that it is from, where they were.
     """
-    with at_once(_row_side, timeline) as row_side:
-        return _summary(timeline, find_device_uses(timeline), row_side, ceilings)
+    with at_once((_host_side, _work_side), timeline) as results:
+        return _summary(timeline, find_device_uses(timeline), lambda: tuple(results()), ceilings)
 
 
 def _summary(
     timeline: Timeline,
     uses: Iterable[tuple[DeviceUse, DeviceTime]],
-    row_side: Callable[[], _RowSide],
+    other_sides: Callable[[], tuple[_HostSide, _WorkSide]],
     ceilings: Machine | None,
 ) -> Summary:
-    window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
+    window, inside = find_window(timeline), begun_inside(timeline)
     devices = _device_side(timeline, uses)
-    rows, roofline = row_side(), find_roofline(timeline, ceilings)
-    seen = _evidence(timeline, steps, rows, devices, roofline)
+    roofline = find_roofline(timeline, ceilings)
+    seen = _evidence_of(timeline, devices, roofline)
     release_freed(timeline)
+    # Before the other process is waited for: for this, the devices are enough.
+    gains = _part_gains(seen, devices.quality)
+    host, work = other_sides()
+    seen = _with_rows(seen, host, work)
     findings, withheld = doubt(find_findings(seen), devices.quality)
     step_ns = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
@@ -228,14 +232,14 @@ def _summary(
         events=timeline.events,
         quality=devices.quality,
         devices=seen.devices,
-        steps=steps,
+        steps=work.steps,
         step_mean_ns=int(step_ns.mean()),
         step_spread=float(step_ns.std() / step_ns.mean()) if step_ns.mean() else 0.0,
-        range_shares=_range_shares(steps),
+        range_shares=_range_shares(work.steps),
         operators=seen.operators,
         lines=seen.lines,
         kernels=seen.kernels,
-        ranges=find_ranges(timeline, window),
+        ranges=work.ranges,
         copies=seen.copies,
         syncs=seen.syncs,
         launches=seen.launches,
@@ -248,59 +252,28 @@ def _summary(
         workers=find_workers(timeline, window),
         serving=seen.serving,
         # Of what was not recorded, or at wrong times, neither can be told.
-        generation=find_generation(timeline) if devices.quality.reliable else None,
-        startup=find_startup(timeline) if devices.quality.reliable else None,
+        generation=work.generation if devices.quality.reliable else None,
+        startup=work.startup if devices.quality.reliable else None,
         collective_waits=seen.collective_waits,
-        gains=_part_gains(seen, devices.quality),
+        gains=gains,
         pauses_share=devices.what_if.pauses_share(),
         modelled_host=is_host_modelled(timeline),
-        longest_line_share=rows.longest_line_share,
-        waiting_line_share=rows.waiting_line_share,
+        longest_line_share=work.longest_line_share,
+        waiting_line_share=host.waiting_line_share,
     )
 
 
-class _RowSide(NamedTuple):
-    """The part of a summary that follows from a capture's rows, whatever time its devices had: what
-    the host did, for which its call tree is needed, and what ran.
-    """
+class _HostSide(NamedTuple):
+    """The part of a summary that needs the host's call tree, whatever time its devices had."""
 
     operators: list[OperatorRow]
     syncs: list[SyncRow]
     lines: list[LineRow]
-    kernels: list[KernelRow]
-    interruptions: Interruptions
-    copies: list[CopyRow]
-    launches: list[LaunchUse]
-    memory: list[MemoryUse]
-    stragglers: list[Straggler]
-    departures: Departures | None
-    longest_line_share: float
     waiting_line_share: float
 
 
-def _row_side(whole: Timeline) -> _RowSide:
+def _host_side(whole: Timeline) -> _HostSide:
     timeline = begun_inside(whole)
-    operators, syncs, lines = _host_side(timeline)
-    return _RowSide(
-        operators=operators,
-        syncs=syncs,
-        lines=lines,
-        kernels=find_kernels(timeline),
-        interruptions=find_interruptions(whole),
-        copies=find_copies(timeline),
-        launches=find_launches(timeline, whole),
-        memory=find_memory(timeline),
-        stragglers=find_stragglers(whole),
-        departures=find_departures(timeline),
-        longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
-        waiting_line_share=_host_share(
-            whole, lambda rank: longest_waiting_line(whole, rank, syncs)
-        ),
-    )
-
-
-def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:
-    """Return the host's operators, waits and lines."""
     sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
     causes: list[str] = []
     lines: list[LineRow] = []
@@ -312,7 +285,44 @@ def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], li
         seen += len(part.runtime)
         lines += find_lines(part, calls)  # none without frames, with which there is one part
     release_freed(timeline)
-    return rank_operators(timeline, sums), find_syncs(timeline, causes), lines
+    syncs = find_syncs(timeline, causes)
+    share = _host_share(whole, lambda rank: longest_waiting_line(whole, rank, syncs))
+    return _HostSide(rank_operators(timeline, sums), syncs, lines, share)
+
+
+class _WorkSide(NamedTuple):
+    """The part of a summary that follows from what ran, whatever time the devices had."""
+
+    kernels: list[KernelRow]
+    interruptions: Interruptions
+    copies: list[CopyRow]
+    launches: list[LaunchUse]
+    memory: list[MemoryUse]
+    stragglers: list[Straggler]
+    departures: Departures | None
+    steps: list[Step]
+    ranges: list[RangeRow]
+    generation: GenerationUse | None
+    startup: StartUp | None
+    longest_line_share: float
+
+
+def _work_side(whole: Timeline) -> _WorkSide:
+    timeline = begun_inside(whole)
+    return _WorkSide(
+        kernels=find_kernels(timeline),
+        interruptions=find_interruptions(whole),
+        copies=find_copies(timeline),
+        launches=find_launches(timeline, whole),
+        memory=find_memory(timeline),
+        stragglers=find_stragglers(whole),
+        departures=find_departures(timeline),
+        steps=find_steps(whole),
+        ranges=find_ranges(whole, find_window(whole)),
+        generation=find_generation(whole),
+        startup=find_startup(whole),
+        longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
+    )
 
 
 class _DeviceSide(NamedTuple):
@@ -345,32 +355,14 @@ def _device_side(
     return _DeviceSide(uses, quality, WhatIf(timeline, programs), waits, exposed)
 
 
-def _evidence(
-    timeline: Timeline,
-    steps: list[Step],
-    rows: _RowSide,
-    devices: _DeviceSide,
-    roofline: Roofline,
-) -> Evidence:
-    """Return what the detectors look at."""
+def _evidence_of(timeline: Timeline, devices: _DeviceSide, roofline: Roofline) -> Evidence:
+    """Return what the detectors look at, as far as it does not follow from the rows alone."""
     window = find_window(timeline)
     return Evidence(
         devices=devices.uses,
-        operators=rows.operators,
-        kernels=rows.kernels,
-        interruptions=rows.interruptions,
-        copies=rows.copies,
-        syncs=rows.syncs,
-        lines=rows.lines,
-        launches=rows.launches,
-        memory=rows.memory,
-        stragglers=rows.stragglers,
-        step_ns=[step.cost_ns for step in steps],
-        steps=len(steps),
         wall_ns=window.length,
         serving=find_serving(timeline, window),
         collective_waits=devices.waits,
-        departures=rows.departures,
         what_if=devices.what_if,
         loader=find_loader(timeline, window),
         world_size=timeline.world_size,
@@ -380,6 +372,25 @@ def _evidence(
             if re.fullmatch(r"[1-9]\d*\.\d", info.compute_capability)
         },
         double_rows=[row for row in roofline.rows if row.precision == "fp64"],
+    )
+
+
+def _with_rows(seen: Evidence, host: _HostSide, work: _WorkSide) -> Evidence:
+    """Add what follows from the rows to the evidence."""
+    return msgspec.structs.replace(
+        seen,
+        operators=host.operators,
+        syncs=host.syncs,
+        lines=host.lines,
+        kernels=work.kernels,
+        interruptions=work.interruptions,
+        copies=work.copies,
+        launches=work.launches,
+        memory=work.memory,
+        stragglers=work.stragglers,
+        departures=work.departures,
+        step_ns=[step.cost_ns for step in work.steps],
+        steps=len(work.steps),
     )
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from bottleneck_lab import load
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.lines import operator_during, places_during
 from bottleneck_lab.analysis.host.nesting import nest, outermost
+from bottleneck_lab.analysis.host.view import find_outermost
 from bottleneck_lab.trace.timeline import HostTable, make_table
 
 
@@ -46,3 +53,49 @@ def test_a_tree_of_several_tables_is_in_order_and_nested_by_thread(seed):
 def test_outermost_rows_are_those_of_depth_zero(seed):
     for table in _tables(seed):
         assert (outermost(table) == (nest(table).depth == 0)).all()
+
+
+CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "h200" / "training.json.gz"
+NAMES = ("aten::mm", "aten::add", "ProfilerStep#1", "aten::relu")
+
+
+@pytest.fixture(scope="module")
+def capture():
+    return load(CAPTURE)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_outermost_operators_show_where_the_host_was_as_all_of_them_do(seed, capture):
+    """Some cross others or mark steps, as in old traces; some begin or end together."""
+    draw = np.random.default_rng(seed)
+    count = draw.integers(1, 20)
+    start = draw.integers(1, 30, count)
+    operators = make_table(
+        HostTable,
+        count,
+        start=start,
+        end=start + draw.integers(0, 12, count),
+        name=draw.integers(0, len(NAMES), count),
+        thread=draw.integers(0, 2, count),
+    )
+    none = make_table(HostTable)
+    timeline = replace(capture, strings=NAMES, operators=operators, ranges=none, python=none)
+    begin = np.sort(draw.integers(0, 40, 6)).reshape(-1, 2)
+    stretches = iv.union(begin[:, 0], begin[:, 1])
+    threads = np.array([True, bool(draw.integers(0, 2)), False])
+    every, few = np.arange(count, dtype=np.int32), find_outermost(timeline)
+
+    assert len(few) <= len(every)
+    for rank in timeline.ranks:
+        assert places_during(timeline, stretches, rank, threads, few) == places_during(
+            timeline, stretches, rank, threads, every
+        )
+        assert operator_during(timeline, stretches, rank, few) == operator_during(
+            timeline, stretches, rank, every
+        )
+
+
+def test_an_operator_inside_another_is_not_outermost(capture):
+    operators = make_table(HostTable, 4, start=[1, 2, 2, 12], end=[10, 10, 11, 13], name=[0] * 4)
+    timeline = replace(capture, strings=NAMES, operators=operators)
+    assert find_outermost(timeline).tolist() == [0, 1, 3], "the second goes on after the first"

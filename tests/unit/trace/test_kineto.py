@@ -4,6 +4,7 @@ everything else.
 
 import gzip
 import json
+import threading
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -19,6 +20,8 @@ from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.trace import ActivityKind, load, merge_ranks
 from bottleneck_lab.trace.fast import kineto_parallel, second_process
 from bottleneck_lab.trace.fast.json_stream import scan
+from bottleneck_lab.trace.kineto import columns as kineto_columns
+from bottleneck_lab.trace.kineto import reader
 from bottleneck_lab.trace.kineto.columns import BLOCK_ROWS, SPAN, RowBlocks
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.timeline import Timeline, narrowed
@@ -336,6 +339,43 @@ def test_packed_rows_take_few_bytes():
     blocks.add(rows)
     ((packed, _),) = blocks.blocks()
     assert packed.itemsize == 8 + 4 + 4 + 1 + 1
+
+
+def test_rows_of_a_block_are_in_order_the_longer_first():
+    blocks = RowBlocks(SPAN)
+    rows = np.zeros(4, SPAN)
+    rows["start"], rows["duration"], rows["name"] = [2, 1, 1, 2], [1, 1, 2, 1], [0, 1, 2, 3]
+    blocks.add(rows)
+    ((block, _),) = blocks.blocks()
+    assert block["name"].tolist() == [2, 1, 0, 3]
+
+
+def test_numbers_too_large_for_64_bits_are_clipped():
+    assert kineto_columns._integers([1, 2**70, -(2**70)]).tolist() == [1, 2**62, -(2**62)]
+
+
+def test_threads_of_several_processes_in_one_piece_are_told_apart(tmp_path):
+    pids = [OPERATOR["pid"], "7", 7, 8]
+    events = [{**OPERATOR, "pid": pid, "ts": 100.0 + i} for i, pid in enumerate(pids)]
+    timeline = load(written(tmp_path, trace([*events, LAUNCH])))
+    threads = [timeline.threads[number].pid for number in timeline.operators.thread.tolist()]
+    assert threads == list(map(str, pids))
+
+
+def test_two_threads_make_the_tables_and_none_is_left(tmp_path, monkeypatch):
+    """With one left, the summary could have no copy."""
+    makers: list[int] = []
+    fill_table = reader.fill_table
+
+    def filled(*args: object, **columns: object) -> object:
+        makers.append(threading.get_ident())
+        return fill_table(*args, **columns)
+
+    monkeypatch.setattr(reader, "fill_table", filled)
+    before = threading.active_count()
+    kineto_parallel.load_in_parallel(written(tmp_path, laid_out(EVENTS * 30)))
+    assert len(set(makers)) == 2
+    assert threading.active_count() == before
 
 
 def test_numbers_stay_apart_whatever_their_size():

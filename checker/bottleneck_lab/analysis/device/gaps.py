@@ -8,7 +8,12 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, Cause, Sureness
 from bottleneck_lab.analysis.device.time import CPU, DeviceTime
-from bottleneck_lab.analysis.host.lines import lines_during, operator_during, places_during
+from bottleneck_lab.analysis.host.lines import (
+    NO_OPERATORS,
+    lines_during,
+    operator_during,
+    places_during,
+)
 from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.trace.timeline import Timeline, TinyInts
 from bottleneck_lab.wording import counted
@@ -105,15 +110,16 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
     waited = 2 * handed.total > part.total
     line, beside, inside = "", "", []
     if share >= LEAST_LINE_SHARE:
-        in_operators, own = cause in IN_OPERATORS, iv.subtract(part, handed)
-        inside = places_during(timeline, own, time.rank, host.threads, in_operators=in_operators)
+        own = iv.subtract(part, handed)
+        operators = host.outermost if cause in IN_OPERATORS else NO_OPERATORS
+        inside = places_during(timeline, own, time.rank, host.threads, operators)
         inside += [
             (f"{name}{ON_ANOTHER_THREAD}", ns)
             for name, ns in places_during(timeline, handed, time.rank, host.others)
         ]
         line = lines_during(timeline, part, time.rank)
         if not line and cause == "host":
-            line = operator_during(timeline, part, time.rank)
+            line = operator_during(timeline, part, time.rank, host.outermost)
         elif not line and waited:
             line = max(inside, key=lambda row: row[1])[0]
         elif not line and cause == "python":

@@ -20,7 +20,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
     waiting_in_queue,
 )
 from bottleneck_lab.analysis.footprint import release_freed
-from bottleneck_lab.analysis.host.view import HostView, view_host
+from bottleneck_lab.analysis.host.view import HostView, find_outermost, view_host
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
@@ -122,8 +122,9 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
     order. The CPU stands in where no accelerator was recorded.
     """
     arrivals = match_collectives(timeline)
+    outermost = find_outermost(timeline)
     for rank in timeline.ranks:
-        host = view_host(timeline, rank, PATTERNS)
+        host = view_host(timeline, rank, PATTERNS, outermost)
         if (timeline.device.rank == rank).any():
             devices = _accelerators(timeline, rank, host, arrivals.get(rank, ()))
         elif lost_launches(timeline, rank)[0]:

@@ -42,6 +42,8 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _AT_LINE = re.compile(r"\(\d+\): ")
 _FOLDERS = re.compile(r"^[^()]*/")
 
+NO_OPERATORS = np.empty(0, dtype=np.int32)
+
 LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
 """The name of a line of the user's own Python, "train.py(31): train": file, number, function."""
 NAMED_SHARE = 0.3
@@ -200,44 +202,48 @@ def places_during(
     stretches: iv.Intervals,
     rank: int,
     threads: NDArray[np.bool_],
+    outermost: SmallInts = NO_OPERATORS,
     *,
-    in_operators: bool = False,
     top: int = 10,
 ) -> list[tuple[str, int]]:
     """Return where the host was in these stretches and for how long, ns, longest first: on the
-    user's own lines and, where none were recorded, in operators (if `in_operators`) and in marked
-    ranges, of each those that no other encloses. A moment counts once for each of the `threads`
-    that launch, a mask.
+    user's own lines and, where none were recorded, in operators (the `outermost` ones) and in
+    marked ranges, of each those that no other encloses. A moment counts once for each of the
+    `threads` that launch, a mask.
     """
     sums = _time_by_line(timeline, stretches, rank)
     lines = np.isin(timeline.python.thread, line_tracks(timeline))
     left = iv.subtract(stretches, union_of(timeline.python, lines & (timeline.python.rank == rank)))
-    for table in (timeline.operators, timeline.ranges) if in_operators else (timeline.ranges,):
-        mine = look_up(threads, table.thread) & ~named(timeline, table, STEP_NAME)
-        left = iv.subtract(left, iv.chain(_added(sums, table, mine, left)))
+    every_range = np.arange(len(timeline.ranges))
+    for table, rows in ((timeline.operators, outermost), (timeline.ranges, every_range)):
+        mine = look_up(threads, table.thread[rows])
+        mine &= ~named(timeline, table, STEP_NAME)[rows]
+        left = iv.subtract(left, iv.chain(_added(sums, table, rows[mine], left)))
     longest = np.argsort(-sums, kind="stable")[:top]
     return [(timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]]
 
 
 def _added(
-    sums: Floats64, table: HostTable, mine: NDArray[np.bool_], stretches: iv.Intervals
+    sums: Floats64, table: HostTable, rows: NDArray[np.integer], stretches: iv.Intervals
 ) -> Iterator[tuple[Ints, Ints]]:
-    """Yield, in blocks, starts and ends of the masked rows that ran in these stretches and that no
-    other of them encloses, once the time in which they did is added to the `sums` by name.
+    """Yield, in blocks, starts and ends of the rows that ran in these stretches and that no other
+    of them encloses, once the time in which they did is added to the `sums` by name.
     """
-    for name, rows in _outermost_during(table, mine, stretches):
-        ran = iv.covered_within(stretches, *rows)
+    for name, moments in _outermost_during(table, rows, stretches):
+        ran = iv.covered_within(stretches, *moments)
         sums += np.bincount(name, weights=ran, minlength=len(sums))
-        yield rows
+        yield moments
 
 
-def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
-    """Return the operator that ran for most of these stretches, of those that no other encloses;
-    empty where none ran for long.
+def operator_during(
+    timeline: Timeline, stretches: iv.Intervals, rank: int, outermost: SmallInts
+) -> str:
+    """Return which of the `outermost` operators ran for most of these stretches; empty where none
+    ran for long.
     """
     operators = timeline.operators
     sums = np.zeros(max(len(timeline.strings), 1))
-    for _ in _added(sums, operators, operators.rank == rank, stretches):
+    for _ in _added(sums, operators, outermost[operators.rank[outermost] == rank], stretches):
         pass
     most = int(sums.argmax())
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:
@@ -246,23 +252,23 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
 
 
 def _outermost_during(
-    table: HostTable, mine: NDArray[np.bool_], stretches: iv.Intervals
+    table: HostTable, rows: NDArray[np.integer], stretches: iv.Intervals
 ) -> Iterator[tuple[SmallInts, tuple[Ints, Ints]]]:
-    """Yield, in blocks, names, starts and ends of the masked rows that ran in these stretches and
-    that no other of them encloses. What encloses a row that ran meanwhile ran meanwhile too.
+    """Yield, in blocks, names, starts and ends of the rows that ran in these stretches and that no
+    other of them encloses. What encloses a row that ran meanwhile ran meanwhile too.
     """
     reached: dict[int, int] = {}  # by thread, when all its rows so far have ended
-    for block in iv.blocks(len(table)):
-        start, end = table.start[block], table.end[block]
-        rows = np.flatnonzero(mine[block] & iv.meets(stretches, start, end))
-        start, end, thread = start[rows], end[rows], table.thread[block][rows]
-        enclosing = np.zeros(len(rows), dtype=bool)
+    for block in iv.blocks(len(rows)):
+        some = rows[block]
+        some = some[iv.meets(stretches, table.start[some], table.end[some])]
+        start, end, thread = table.start[some], table.end[some], table.thread[some]
+        enclosing = np.zeros(len(some), dtype=bool)
         for number in np.flatnonzero(np.bincount(thread)).tolist():
             own = np.flatnonzero(thread == number)
             ended = np.maximum.accumulate(np.append(reached.get(number, start[own[0]]), end[own]))
             enclosing[own] = ended[:-1] <= start[own]
             reached[number] = int(ended[-1])
-        yield table.name[block][rows[enclosing]], (start[enclosing], end[enclosing])
+        yield table.name[some[enclosing]], (start[enclosing], end[enclosing])
 
 
 def line_tracks(timeline: Timeline) -> list[int]:

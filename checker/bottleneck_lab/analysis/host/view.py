@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, PYTHON_NS, SHORT_PAUSE_NS
 from bottleneck_lab.analysis.host.waits import copying_calls, waiting_calls
-from bottleneck_lab.analysis.rows import look_up, named, names_in, union_of
+from bottleneck_lab.analysis.rows import covered_by, look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
-from bottleneck_lab.trace.names import FIXED_PRICE
-from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline
+from bottleneck_lab.trace.names import FIXED_PRICE, STEP_NAME
+from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, different
 
 COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
 """Ranges of the libraries for collectives on the CPU, on threads of their own, from queueing to
@@ -96,6 +96,8 @@ class HostView:
     """True if frames of Python were recorded."""
     operators: HostTable
     """Of all threads."""
+    outermost: SmallInts
+    """The rows of these that `find_outermost` returns."""
     threads: NDArray[np.bool_]
     """A mask of the threads that launch."""
     others: NDArray[np.bool_]
@@ -105,7 +107,8 @@ class HostView:
         """Return the time in these stretches in which an operator ran on a launching thread."""
         ran = []
         # The time of all operators would take as much memory as a column of their table.
-        for rows in iv.blocks(len(self.operators)):
+        for block in iv.blocks(len(self.outermost)):
+            rows = self.outermost[block]
             start, end = self.operators.start[rows], self.operators.end[rows]
             near = iv.clip(stretches, int(start[0]), int(end.max()))
             if len(near.start):
@@ -115,13 +118,16 @@ class HostView:
 
 
 def view_host(
-    timeline: Timeline, rank: int, patterns: Mapping[str, Mapping[str, re.Pattern[str]]]
+    timeline: Timeline,
+    rank: int,
+    patterns: Mapping[str, Mapping[str, re.Pattern[str]]],
+    outermost: SmallInts,
 ) -> HostView:
     """Return the host of a rank, seen from the threads that launch work onto its devices.
 
     `patterns`: by cause, the names that give it away among `ranges`, `frames`, `operators` and
     `calls`. Worker threads that read ahead are no cause of a gap: only what the launching threads
-    do, or wait for, delays a launch.
+    do, or wait for, delays a launch. `outermost`: what `find_outermost` returns.
     """
     chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
     chosen[list(launching_threads(timeline, rank))] = True
@@ -149,7 +155,7 @@ def view_host(
     # a part of how fast that host launches.
     fixed_price = covered("ranges", FIXED_PRICE)
     on_them = look_up(chosen, operators.thread)
-    own_operators = union_of(operators, on_them)
+    own_operators = covered_by(operators, outermost[on_them[outermost]])
     launching = timeline.launching & (runtime.rank == rank)
     launches = iv.separate(runtime.start[launching], runtime.end[launching])
     # A capture without a device (the CPU's, or nsys without CUDA) shows its pace by operators. If
@@ -195,9 +201,32 @@ def view_host(
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),
         operators=operators,
+        outermost=outermost,
         threads=chosen,
         others=others,
     )
+
+
+def find_outermost(timeline: Timeline) -> SmallInts:
+    """Return the rows of operators that no other of their thread encloses whole, ascending: they
+    cover the time of all operators, and are mostly few of them. What old traces record as operators
+    to mark steps encloses none.
+    """
+    operators = timeline.operators
+    encloses = ~named(timeline, operators, STEP_NAME)
+    reached: dict[int, int] = {}  # by thread, when all that encloses so far has ended
+    outermost = [np.empty(0, dtype=np.int32)]
+    for block in iv.blocks(len(operators)):
+        end, thread = operators.end[block], operators.thread[block]
+        outer = ~encloses[block]
+        for number in different(thread).tolist():
+            own = np.flatnonzero((thread == number) & encloses[block])
+            before = np.append(reached.get(number, np.iinfo(np.int64).min), end[own])
+            np.maximum.accumulate(before, out=before)
+            outer[own] = before[:-1] < end[own]
+            reached[number] = int(before[-1])
+        outermost.append((block.start + np.flatnonzero(outer)).astype(np.int32))
+    return np.concatenate(outermost)
 
 
 def _ranges_beside(
@@ -256,9 +285,10 @@ def _launches_within(operators: HostTable, launches: iv.Intervals) -> NDArray[np
     mask = np.zeros(len(operators), dtype=bool)
     for rows in iv.blocks(len(operators)):
         start, end = operators.start[rows], operators.end[rows]
-        after = np.searchsorted(launches.start, start)
-        launch = launches.start[np.minimum(after, len(launches.start) - 1)]
-        mask[rows] = (launch >= start) & (launch < end) & (end - start < PYTHON_NS)
+        near = launches.start[slice(*launches.start.searchsorted((start[0], end.max())))]
+        if len(near):
+            launch = near[np.minimum(np.searchsorted(near, start), len(near) - 1)]
+            mask[rows] = (launch >= start) & (launch < end) & (end - start < PYTHON_NS)
     return mask
 
 

@@ -12,7 +12,8 @@ benchmarks/trace_analysis.py, docs/measured/trace_analysis.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +27,7 @@ from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.fast.second_reader import SecondReader, hand_over
 from bottleneck_lab.trace.kineto.columns import Columns
 from bottleneck_lab.trace.kineto.events import decode
-from bottleneck_lab.trace.kineto.reader import assemble
+from bottleneck_lab.trace.kineto.reader import First, Second, assemble
 from bottleneck_lab.trace.timeline import Timeline, narrowed
 
 # What the first process has decoded before a fresh interpreter has started.
@@ -70,9 +71,18 @@ def load_in_parallel(path: Path) -> Timeline:
         for events in stream:
             columns.add(events)
     give_back()
-    timeline = assemble(columns, stream.metadata, path, stream.notes)
+    timeline = assemble(columns, stream.metadata, path, stream.notes, _by_threads)
     give_back()
     return timeline
+
+
+def _by_threads(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """Return the results of two functions, worked out at once by two threads: to copy and to sort
+    columns, NumPy lets go of the interpreter's lock. No thread is left.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        of_second = thread.submit(second)
+        return first(), of_second.result()
 
 
 def _start(second: SecondReader, file: IO[bytes], path: Path) -> int | None:

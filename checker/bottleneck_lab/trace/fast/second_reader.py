@@ -9,17 +9,17 @@ process's rows costs 0.02 s for 104 MB (docs/measured/trace_analysis.md).
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import IO, Any, TypeVar
 
 from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.second_process import SecondProcess, Work, fork, spawn
 
-Result = TypeVar("Result")
 Argument = TypeVar("Argument")
 
 
@@ -82,26 +82,40 @@ class SecondReader:
 
 @contextmanager
 def beside(
-    work: Callable[[Argument], Result], argument: Argument, *, copied: bool
-) -> Iterator[Callable[[], Result]]:
-    """Have `work(argument)` done in a copy of this process, which shares its memory, while this one
-    goes on; yields what waits for the result. It is done here, when it is waited for, if it is not
-    to be `copied`, and where there can be no copy or it failed.
+    tasks: Sequence[Callable[[Argument], Any]], argument: Argument, *, copied: bool
+) -> Iterator[Callable[[], list[Any]]]:
+    """Have `tasks` done one after another, each with the argument, in a copy of this process, which
+    shares its memory, while this one goes on; yields what waits for the results. Once they are
+    waited for, this process does those that the copy has not begun: all of them, if it is not to be
+    `copied`, and where there can be no copy or it failed.
     """
     if not copied:
-        yield cache(partial(work, argument))
+        yield cache(lambda: [task(argument) for task in tasks])
         return
-    with SecondReader() as second:
-        second.fork(_work, work, argument)
+    numbers, written = os.pipe()
+    # Who reads a number out of the pipe does the task that has it.
+    os.write(written, bytes(range(len(tasks))))
+    os.close(written)
+    with SecondReader() as second, os.fdopen(numbers, "rb", 0) as left:
+        second.fork(_work, tasks, argument, left)
 
         @cache
-        def result() -> Result:
-            results = second.handed_over()
-            return work(argument) if results is None else next(results)
+        def results() -> list[Any]:
+            done = _do(tasks, argument, left)
+            for of_copy in second.handed_over() or ():
+                done |= of_copy
+            return [done[i] if i in done else task(argument) for i, task in enumerate(tasks)]
 
-        yield result
+        yield results
 
 
-def _work(shared: IO[bytes], work: Callable[[Any], Any], argument: Any) -> None:
-    hand_over(shared, work(argument))
+def _work(
+    shared: IO[bytes], tasks: Sequence[Callable[[Any], Any]], argument: Any, left: IO[bytes]
+) -> None:
+    hand_over(shared, _do(tasks, argument, left))
     shared.flush()
+
+
+def _do(tasks: Sequence[Callable[[Any], Any]], argument: Any, left: IO[bytes]) -> dict[int, Any]:
+    """Do the tasks that nobody has begun yet; returns their results by number."""
+    return {number: tasks[number](argument) for (number,) in iter(lambda: left.read(1), b"")}

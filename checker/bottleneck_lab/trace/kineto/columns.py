@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections import defaultdict
 from collections.abc import Callable
 from math import prod
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.trace.kineto.events import MEMORY_EVENT, mend
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
-from bottleneck_lab.trace.timeline import NUMBERS, narrowed
+from bottleneck_lab.trace.timeline import NUMBERS, narrowed, order_of
 
 # No profiled activity takes a day: such a duration is an overflow.
 LONGEST_NS = 86_400_000_000_000
@@ -148,8 +149,8 @@ class _Processes(dict[Any, _Threads]):
 
 
 class RowBlocks:
-    """The rows of one table, gathered in blocks. Their times are filled in as microseconds, and
-    become nanoseconds a block at a time.
+    """The rows of one table, gathered in blocks. Their times are filled in as microseconds; a block
+    at a time, they become nanoseconds and the rows are put in order.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -175,8 +176,8 @@ class RowBlocks:
         rows, self._used = self._rows[: self._used], 0
         if len(rows):
             columns = {name: rows[name] for name in self._dtype.names or ()}
-            times = {name: _to_ns(rows[name]) for name in TIMES if name in columns}
-            self._full.append((_packed({**columns, **times}), {}))
+            columns |= {name: _to_ns(rows[name]) for name in TIMES if name in columns}
+            self._full.append((_packed(_in_order(columns)), {}))
 
     def add(self, rows: NDArray[Any]) -> None:
         self.room(len(rows))[:] = rows
@@ -210,6 +211,16 @@ class RowBlocks:
             dtype = None if name in NUMBERS and parts else self._dtype[name]
             columns[name] = np.concatenate(parts or [np.empty(0, dtype)], dtype=dtype)
         return columns
+
+
+def _in_order(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of rows with an end in the order that tables have: a sort of the whole
+    table, which one process does alone, then has little left to move.
+    """
+    if "duration" not in columns:
+        return columns
+    order = order_of(columns["start"], columns["start"] + columns["duration"])
+    return {name: values[order] for name, values in columns.items()}
 
 
 def _packed(columns: dict[str, NDArray[Any]]) -> NDArray[Any]:
@@ -273,7 +284,7 @@ class Columns:
         if memory:
             rows = self.tables["memory"].room(len(memory))
             args = [event.args for event in memory]
-            rows["start"] = [event.ts for event in memory]
+            rows["start"] = _array("d", [event.ts for event in memory])
             rows["bytes"] = _integers([arg.changed for arg in args])
             rows["allocated"] = _integers([arg.allocated for arg in args])
             rows["reserved"] = _integers([arg.reserved for arg in args])
@@ -281,7 +292,7 @@ class Columns:
             rows["device"] = _integers(
                 [arg.memory_device if arg.memory_kind else -1 for arg in args]
             )
-            rows["thread"] = [self._processes[event.pid][event.tid] for event in memory]
+            rows["thread"] = self._thread_numbers(memory)
             rows["name"] = [self.names[arg.line] for arg in args]
         for event in groups["metadata"]:
             if event.name == "thread_name" and event.args.label:
@@ -312,25 +323,37 @@ class Columns:
         return good
 
     def _spans(self, events: list[Any], rows: NDArray[Any], is_call: bool) -> None:
-        names, threads = self.names, self._processes
-        rows["start"] = [event.ts for event in events]
-        rows["duration"] = [event.dur for event in events]
-        rows["name"] = [names[event.name] for event in events]
-        rows["thread"] = [threads[event.pid][event.tid] for event in events]
+        rows["start"] = _array("d", [event.ts for event in events])
+        rows["duration"] = _array("d", [event.dur for event in events])
+        rows["name"] = self._name_numbers(events)
+        rows["thread"] = self._thread_numbers(events)
         rows["correlation"] = (
             _integers([event.args.correlation for event in events])
             if is_call
             else _external(events)
         )
 
+    def _name_numbers(self, events: list[Any]) -> NDArray[Any]:
+        return _array("i", [*map(self.names.__getitem__, [event.name for event in events])])
+
+    def _thread_numbers(self, events: list[Any]) -> NDArray[Any]:
+        processes = [event.pid for event in events]
+        threads = [event.tid for event in events]
+        if processes.count(processes[0]) == len(processes):  # as mostly in one piece
+            numbers = [*map(self._processes[processes[0]].__getitem__, threads)]
+        else:
+            both = zip(processes, threads, strict=True)
+            numbers = [self._processes[process][thread] for process, thread in both]
+        return _array("i", numbers)
+
     def _activities(self, events: list[Any], rows: NDArray[Any]) -> None:
-        names, parsed = self.names, self._parsed
+        parsed = self._parsed
         args = [event.args for event in events]
-        rows["start"] = [event.ts for event in events]
-        rows["duration"] = [event.dur for event in events]
+        rows["start"] = _array("d", [event.ts for event in events])
+        rows["duration"] = _array("d", [event.dur for event in events])
         rows["correlation"] = _integers([arg.correlation for arg in args])
         rows["external"] = _external(events)
-        rows["name"] = [names[event.name] for event in events]
+        rows["name"] = self._name_numbers(events)
         rows["kind"] = [event.kind for event in events]
         rows["device"] = [
             parsed[event.pid if event.args.device is None else event.args.device]
@@ -400,6 +423,13 @@ def _to_ns(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:
 def _integers(values: list[int]) -> NDArray[np.int64]:
     """Return int64, or clipped to it where a value is larger (addresses, overflowed counters)."""
     try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
+        return _array("q", values)
+    except struct.error:
         return np.array([min(max(value, -(2**62)), 2**62) for value in values], dtype=np.int64)
+
+
+def _array(code: str, values: list[Any]) -> NDArray[Any]:
+    """Return numbers as an array of a type that `struct` and NumPy call alike: in half the time of
+    np.array, which first looks at the type of each.
+    """
+    return np.frombuffer(struct.pack(f"{len(values)}{code}", *values), dtype=code)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from bottleneck_lab.trace.timeline import (
     make_table,
     sort_table,
 )
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 CLOCK_BEGINS_NS = 600_000_000_000
 """A capture whose events lie later than this on its clock did not begin at zero."""
@@ -67,11 +70,21 @@ def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -
     return assemble(columns, stream.metadata, source, stream.notes)
 
 
+def one_by_one(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """Return the results of two functions."""
+    return first(), second()
+
+
 def assemble(
-    columns: Columns, metadata: dict[str, Any], source: Path, reader_notes: Iterable[str] = ()
+    columns: Columns,
+    metadata: dict[str, Any],
+    source: Path,
+    reader_notes: Iterable[str] = (),
+    results_of: Callable[..., tuple[Any, Any]] = one_by_one,
 ) -> Timeline:
     """Return the timeline of everything that was gathered. Each table's rows are freed as it is
-    made, so that nothing is held twice for long.
+    made, so that nothing is held twice for long. `results_of` calls the two functions that make the
+    tables, each about half of them.
     """
     value = metadata.get("distributedInfo")
     distributed = value if isinstance(value, dict) else {}
@@ -79,15 +92,19 @@ def assemble(
     columns.settle()
     strings = tuple(columns.names.order)
     bad: list[int] = []
-    operators, ranges = _take_operators(columns)
-    tables = {
-        "operators": _host_table(_plausible(operators, bad), rank),
-        "ranges": _host_table(_plausible(ranges, bad), rank),
-    }
-    for name in ("runtime", "python"):
-        tables[name] = _host_table(_plausible(columns.take(name), bad), rank)
-    device = _device_table(_plausible(columns.take("device"), bad), strings, rank)
-    if not len(device) and not any(len(table) for table in tables.values()):
+
+    def make_operators() -> list[HostTable]:
+        return [_host_table(_plausible(rows, bad), rank) for rows in _take_operators(columns)]
+
+    def make_others() -> tuple[HostTable, HostTable, DeviceTable]:
+        return (
+            _host_table(_plausible(columns.take("runtime"), bad), rank),
+            _host_table(_plausible(columns.take("python"), bad), rank),
+            _device_table(_plausible(columns.take("device"), bad), strings, rank),
+        )
+
+    (operators, ranges), (runtime, python, device) = results_of(make_operators, make_others)
+    if not any(map(len, (device, operators, ranges, runtime, python))):
         refuse_jax(source, columns.process_names)
         raise CaptureError(
             f"{source.name} holds no operators, calls, ranges or device activities, as"
@@ -101,10 +118,10 @@ def assemble(
         format="kineto",
         strings=strings,
         device=device,
-        runtime=tables["runtime"],
-        operators=tables["operators"],
-        ranges=tables["ranges"],
-        python=tables["python"],
+        runtime=runtime,
+        operators=operators,
+        ranges=ranges,
+        python=python,
         memory=make_table(NamedMemory, **memory, rank=_everywhere(rank, memory)),
         threads=tuple(
             Thread(rank, pid, tid, columns.thread_names.get((pid, tid), ""))
