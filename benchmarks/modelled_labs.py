@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from markdown_tables import head, renew, row
 
-from bottleneck_lab.catalog import Lab, load_labs
-from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
+from bottleneck_lab.grading.criteria import format_figure, format_limit
 from bottleneck_lab.measure.context import Context, load_judge
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
@@ -97,6 +97,7 @@ def measuring_rows(lab: Lab) -> Iterator[list[str]]:
     criteria = [spec for spec in lab.spec.devices["virtual"].criteria if spec.unit]
     labels = {spec.id: spec.label or spec.id for spec in lab.spec.devices["virtual"].criteria}
     yield ["", *(labels[spec.id] for spec in criteria), "outcome"]
+    yield ["wanted", *(_limit(spec) for spec in criteria), ""]
     for name, folder in works(lab):
         entry = (folder or lab.path) / lab.spec.entry
         judged = [_judge(lab, entry, seed) for seed in MEASURING_SEEDS]
@@ -133,10 +134,22 @@ def _judge(lab: Lab, entry: Path, seed: int) -> dict[str, Any]:
     return result
 
 
+def _limit(spec: CriterionSpec) -> str:
+    if spec.target is None:
+        return ""
+    return f"{spec.direction.replace('_', ' ')} {format_limit(spec.target, spec.unit)}"
+
+
+def _figure(value: float, unit: str) -> str:
+    """Return a figure as a check prints it: 1,310x, not 1.31e+03 x."""
+    if unit != "x":
+        return format_figure(value, unit)
+    return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x"
+
+
 def _range(unit: str, values: list[float | None]) -> str:
     texts = [
-        format_figure(value, unit)
-        for value in sorted(value for value in values if value is not None)
+        _figure(value, unit) for value in sorted(value for value in values if value is not None)
     ]
     if not texts:
         return ""

@@ -77,3 +77,6 @@ def test_a_grade_explains_what_looked_like_a_cause(learner: Learner):
     assert "Measured, each cause switched off by itself: 5.35x Train in single" in graded
     assert "Other suspects, each switched off by itself: 1.00x Keep the learning rate." in graded
     assert "changes one number on the host" in graded
+    assert learner.lab("report", "cases/0001", "--html", "page.html").returncode == 0
+    page = (learner.folder / "page.html").read_text()
+    assert "<h1>As the observatory delivers them</h1>" in page

@@ -119,7 +119,7 @@ def command(
         captures = readable(workspace)
         captured = capture_of(workspace, attempt.verdict.submission_hash)
         warning = None
-        if captures and not captured:
+        if captures and not captured and workspace.lab.spec.evidence == "profile":
             warning = mismatch(captures[-1], attempt.verdict)
         if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT, "wrong diagnosis"):
             say(f"\nCapture {warning}", style="yellow")

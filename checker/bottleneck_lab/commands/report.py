@@ -404,7 +404,7 @@ def full_report(subject: Subject) -> Report:
     if workspace and not subject.blind:
         diagnosis = _diagnosis(workspace, AnalysedCapture(subject.folder, analysis))
     return Report(
-        title=workspace.lab.spec.title if workspace else (subject.folder or subject.traces[0]).name,
+        title=subject.title,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),
         attempts=subject.advised(attempts),
         diagnosis=diagnosis,
@@ -459,7 +459,9 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))
     ]
-    about, measured_in = "", committed_capture(workspace, name)
+    about, measured_in = "", None
+    if workspace.lab.spec.evidence == "profile":  # else the answers rest on runs
+        measured_in = committed_capture(workspace, name)
     if rows and measured_in and analysed.folder and measured_in != analysed.folder:
         beside = ""
         if any(row.evidence and not row.evidence.startswith((RESTS_ON, NOT_NAMED)) for row in rows):

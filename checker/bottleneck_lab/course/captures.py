@@ -249,10 +249,12 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
         return f"{folder.name} shows newer code than the last check, which says nothing of it."
     workspace = workspace_above(folder.absolute())
     of_checked = workspace and capture_of(workspace, checked.submission_hash)
-    remedy = "`lab profile` makes a new capture"
+    remedy = "; `lab profile` makes a new capture"
     if of_checked:
-        remedy = f"`lab report {capture_number(of_checked)}` shows that"
-    return f"{folder.name} shows older code than the last check; {remedy}."
+        remedy = f"; `lab report {capture_number(of_checked)}` shows that"
+    elif workspace and workspace.lab.spec.evidence == "run":  # which asks for no capture
+        remedy = ""
+    return f"{folder.name} shows older code than the last check{remedy}."
 
 
 def evidence_capture(workspace: Workspace) -> Path | None:

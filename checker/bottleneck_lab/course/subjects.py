@@ -54,6 +54,15 @@ class Subject:
     commit_with: str = "lab diagnose"
     noted_as: str = ""
 
+    @property
+    def title(self) -> str:
+        """The lab's or the case's, or the name of the capture."""
+        if self.workspace:
+            return self.workspace.lab.spec.title
+        if self.case:
+            return find_case(self.case.name).title
+        return (self.folder or self.traces[0]).name
+
     def analysed(self) -> Analysis:
         """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
         return analyse_capture(self.timeline(), self.folder)

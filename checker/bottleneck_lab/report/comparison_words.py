@@ -142,6 +142,9 @@ def _describe_scaling(comparison: Comparison) -> list[str]:
     ]
 
 
+RATIOS = "Ratios are times as fast: 2.00x takes half as long as before, and 0.50x twice as long."
+
+
 def describe_samples(comparison: Comparison) -> list[str]:
     """State what the comparison is based on, and what it cannot show."""
     if comparison.pairs > 1:
@@ -163,7 +166,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
             )
         else:
             basis = "A side without marked steps has the times of its whole recording."
-    lines = [basis]
+    lines = [basis, RATIOS]
     mean, most = comparison.mean_speedup, comparison.check_ceiling
     if most is not None and (mean or comparison.speedup) > most:
         lines.append(describe_check_ceiling(most))

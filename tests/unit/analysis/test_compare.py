@@ -20,6 +20,7 @@ from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
+    RATIOS,
     describe_ahead,
     describe_differences,
     describe_others,
@@ -278,6 +279,7 @@ def test_the_mean_step_is_given_where_it_differs_from_the_median(timelines):
     assert describe_speedup(result).startswith("Cannot tell: 1.98x by the mean step, 1.00x (")
     assert any("A check comes near the mean step" in line for line in describe_samples(result))
     assert not any("mean step" in line for line in describe_samples(compare(fast, fast)))
+    assert RATIOS in describe_samples(result), "what 0.02x beside two times means"
 
 
 def _calibrated(timeline, ns):

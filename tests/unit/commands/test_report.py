@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -211,6 +212,24 @@ def test_a_diagnosis_of_another_capture_says_of_which(workspace, tmp_path):
     assert "Your answers" in own
     assert all(question.ask not in own for question in workspace.lab.spec.questions)
     assert "It is about capture" not in own
+
+
+def test_where_a_lab_asks_for_no_capture_none_is_named_beside_the_answers(tmp_path, monkeypatch):
+    trace = (CAPTURES / "synthetic-sync.json.gz").read_bytes()
+    workspace = with_capture("timing-pitfalls", tmp_path / "here", trace)
+    question = workspace.lab.spec.questions[0]
+    commit(workspace, {question.id: question.choices[0]}, "0001-torch")
+    shutil.copytree(workspace.captures / "0001-torch", workspace.captures / "0002-torch")
+    monkeypatch.chdir(workspace.root)
+    shown = CliRunner().invoke(app, ["report"]).output
+    assert "Your answers" in shown
+    assert "It is about capture" not in shown
+    checked = Mock(submission_hash="other", started_at="2999-01-01")
+    described = workspace.captures / "0002-torch" / "capture.json"
+    description = json.loads(described.read_text()) | {"made_at": "2026-01-01"}
+    described.write_text(json.dumps(description))
+    older = captures.mismatch(described.parent, checked)
+    assert older == "0002-torch shows older code than the last check."
 
 
 def test_a_case_keeps_the_remedy_that_an_unchecked_lab_asks_for(workspace, tmp_path, monkeypatch):

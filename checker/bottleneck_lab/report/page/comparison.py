@@ -71,7 +71,7 @@ def comparison_section(comparison: Comparison) -> Section:
             rows.append(["others", *others, "", "", ""])
         often = describe_waits(comparison) if group == "sync" else ""
         if rows:
-            head = ["", "before", "after", "ratio", "between", ""]
+            head = ["", "before", "after", "times as fast", "between", ""]
             between = head.index("between")
             if not any(row[between] for row in rows):  # modelled times have no interval
                 head, *rows = [row[:between] + row[between + 1 :] for row in (head, *rows)]
