@@ -98,6 +98,45 @@ def _has_columns(*columns: str) -> Callable[[bytes, str], bool]:
     return matches
 
 
+def _is_packed_tar(endings: tuple[str, ...]) -> Callable[[bytes, str], bool]:
+    packed = _begins(b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
+    return lambda start, name: packed(start, name) and name.endswith(endings)
+
+
+def _contains(*patterns: bytes) -> Callable[[bytes, str], bool]:
+    """Return a test for a document in whose beginning all of these patterns match."""
+    compiled = [re.compile(pattern) for pattern in patterns]
+    return lambda start, _name: all(pattern.search(start) for pattern in compiled)
+
+
+PSTATS = ForeignFormat(
+    "a profile by cProfile",
+    f"It has no operators and no device in it. {_TORCH}",
+    # A dictionary of tuples, as marshal writes it.
+    lambda start, _name: bool(re.match(rb"[{\xfb][()\xa8\xa9]", start)),
+)
+JSON = (
+    PSTATS,  # begins with a brace, too
+    ForeignFormat(
+        "a profile for speedscope, as py-spy writes it",
+        f"It samples Python, and has no operators and no device in it. {_TORCH}",
+        _contains(rb'"\$schema"\s*:\s*"https://www\.speedscope\.app'),
+    ),
+    ForeignFormat(
+        "a trace of VizTracer",
+        f"It has Python's functions, and no operators and no device in it. {_TORCH}",
+        _contains(rb'"cat"\s*:\s*"FEE"'),
+    ),
+    ForeignFormat(
+        "a profile of ONNX Runtime",
+        "Its operators are not read. Record the program with `lab profile --tool nsys`, which sees"
+        " the kernels that ONNX Runtime launches.",
+        _contains(
+            rb'"cat"\s*:\s*"Session"', rb'"name"\s*:\s*"(?:model_loading|session_initialization)'
+        ),
+    ),
+)
+"""Formats that begin as a JSON document does, and are told by what comes soon in it."""
 FORMATS = (
     ForeignFormat(
         "a pointer of Git LFS, not the file itself",
@@ -135,9 +174,42 @@ FORMATS = (
         lambda _start, name: name.endswith(".qdrep"),
     ),
     ForeignFormat(
-        "a profile by cProfile",
-        f"It has no operators and no device in it. {_TORCH}",
-        lambda start, name: name.endswith((".pstats", ".prof")) and start[:1] in (b"{", b"\xfb"),
+        "raw data of Nsight Systems (.qdstrm)",
+        "Turn it into a report with `QdstrmImporter -i FILE`, which comes with Nsight Systems.",
+        lambda start, name: name.endswith(".qdstrm") or start.startswith(b"QDSTRM"),
+    ),
+    ForeignFormat(
+        "a table in Parquet",
+        "Export a report of Nsight Systems with `nsys export --type sqlite`, which is read.",
+        _begins(b"PAR1"),
+    ),
+    ForeignFormat(
+        "a recording of Linux perf",
+        f"It samples the processor, and has no operators and no device in it. {_TORCH}",
+        _begins(b"PERFILE2", b"PERFFILE"),
+    ),
+    ForeignFormat(
+        "a capture of Apple's Metal",
+        f"Xcode shows it. {_TORCH}",
+        lambda _start, name: name.endswith(".gputrace"),
+    ),
+    ForeignFormat(
+        "a result of Intel VTune",
+        f"VTune shows it. {_TORCH}",
+        lambda _start, name: name.endswith(".vtune"),
+    ),
+    PSTATS,
+    *(
+        ForeignFormat(
+            "a packed tar archive",
+            f"Unpack it (`tar {option} FILE`) and pass the folder, with one trace per rank in it.",
+            _is_packed_tar(endings),
+        )
+        for option, endings in (
+            ("-xjf", (".tar.bz2", ".tbz", ".tbz2")),
+            ("-xJf", (".tar.xz", ".txz")),
+            ("--zstd -xf", (".tar.zst", ".tzst")),
+        )
     ),
     ForeignFormat(
         "a tar archive",
@@ -197,9 +269,9 @@ FORMATS = (
 )
 
 
-def refuse_foreign(path: Path, start: bytes) -> None:
+def refuse_foreign(path: Path, start: bytes, formats: Iterable[ForeignFormat] = FORMATS) -> None:
     """Raise CaptureError, by name, for a file of another tool; `start` is unpacked."""
-    for known in FORMATS:
+    for known in formats:
         if known.matches(start, path.name.removesuffix(".gz")):
             raise CaptureError(f"{path.name} is {known.what}.", known.remedy)
 
@@ -209,8 +281,14 @@ _SNAPSHOT = (
     "Write it with torch.cuda.memory._dump_snapshot (a pickle), or record with `lab profile"
     " --tool memory`: `lab report` reads those.",
 )
+OF_NVPROF = "CUPTI_ACTIVITY_KIND_DRIVER"
 # An SQLite file that is no export of nsys, by how one of its tables is called.
 DATABASES = (
+    (
+        OF_NVPROF,
+        "a profile of nvprof, which is not read",
+        "Record the program with `lab profile --tool nsys`, or with torch.profiler.",
+    ),
     ("rocpd_", "a rocpd database of rocprofv3", _ROCPROF),
     ("device_traces", *_SNAPSHOT),
     ("segments", *_SNAPSHOT),
@@ -237,6 +315,16 @@ def refuse_database(path: Path, tables: Iterable[str]) -> None:
 
 
 _XLA_PROCESS = re.compile(r"/(?:device|host):\w+")
+
+
+def refuse_xplanes(folder: Path) -> None:
+    """Raise CaptureError for a folder in which JAX or TensorFlow wrote its profiles, as TensorBoard
+    shows them.
+    """
+    if next(folder.rglob("*.xplane.pb"), None) is not None:
+        raise CaptureError(
+            f"{folder} holds profiles of JAX or TensorFlow (XLA's xplane) and no other trace.", _JAX
+        )
 
 
 def refuse_jax(path: Path, processes: Iterable[str]) -> None:

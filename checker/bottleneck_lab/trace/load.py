@@ -16,7 +16,7 @@ from typing import IO
 from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace.foreign import START_BYTES
+from bottleneck_lab.trace.foreign import JSON, START_BYTES, refuse_foreign, refuse_xplanes
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.merging import merge_ranks
 from bottleneck_lab.trace.processes import split_processes
@@ -102,6 +102,7 @@ def find_traces(folder: Path) -> list[Path]:
             by_name |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
         files = [by_name[name] for name in sorted(by_name, key=by_number)]
     if not files:
+        refuse_xplanes(folder)
         raise CaptureError(
             f"{folder} holds no trace.",
             "Put one .sqlite, .nsys-rep or .json(.gz) file per rank into it, or name one trace"
@@ -127,7 +128,6 @@ def _read(path: Path, start: bytes) -> Timeline:
         )
     if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"["):
         from bottleneck_lab.trace import execution_trace, ncu
-        from bottleneck_lab.trace.foreign import refuse_foreign
 
         if path.suffix in PROGRAMS:
             raise CaptureError(
@@ -143,6 +143,7 @@ def _read(path: Path, start: bytes) -> Timeline:
             with _opened(path, packed=packed) as file:
                 return execution_trace.read_chakra(file.read(), path)
         refuse_foreign(path, start)
+    refuse_foreign(path, start, JSON)
     return _read_json(path, start, packed=packed)  # also for what nobody knows: it says why not
 
 

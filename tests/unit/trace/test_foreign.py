@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import marshal
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -47,6 +48,17 @@ def test_a_file_of_another_tool_is_refused_by_name(name, called, remedy):
         (b"\x28\xb5\x2f\xfd" + bytes(40), "zstd"),
         (b"\xfd7zXZ\x00" + bytes(40), "xz"),
         (b"BZh91AY&SY" + bytes(40), "bzip2"),
+        (b"PERFILE2" + bytes(100), "Linux perf"),
+        (b"QDSTRM" + bytes(100), "raw data of Nsight Systems"),
+        (b"PAR1" + bytes(100) + b"PAR1", "Parquet"),
+        (b"\xfb" + marshal.dumps({("a.py", 1, "f"): (1, 1, 0.1, 0.2, {})})[1:], "cProfile"),
+        (b"{" + marshal.dumps({("a.py", 1, "f"): (1, 1, 0.1, 0.2, {})})[1:], "cProfile"),
+        (b'{"$schema": "https://www.speedscope.app/file-format-schema.json"}', "speedscope"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "FEE", "name": "f"}]}', "VizTracer"),
+        (
+            b'[{"cat" : "Session","name" :"model_loading_uri","args" : {}}]',
+            "profile of ONNX Runtime",
+        ),
         (b"7z\xbc\xaf\x27\x1c" + bytes(40), "7-Zip"),
         (b"Rar!\x1a\x07\x01\x00" + bytes(40), "RAR"),
         (b"\x0a\xe8\x07\xc2\x03\x1b" + bytes(300), "Perfetto"),
@@ -75,6 +87,42 @@ def test_a_plain_tar_archive_is_one_too(tmp_path):
         archive.add(tmp_path / "trace.json", "trace.json")
     with pytest.raises(CaptureError, match="tar archive"):
         load(tmp_path / "ranks.tar")
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "remedy"),
+    [
+        ("ranks.tar.bz2", b"BZh91AY&SY" + bytes(40), "tar -xjf"),
+        ("ranks.tbz", b"BZh91AY&SY" + bytes(40), "tar -xjf"),
+        ("ranks.tar.xz", b"\xfd7zXZ\x00" + bytes(40), "tar -xJf"),
+        ("ranks.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(40), "tar --zstd -xf"),
+        ("frame.gputrace", bytes(100), "Xcode"),
+        ("run.vtune", b'<?xml version="1.0"?><vtune/>', "VTune"),
+    ],
+)
+def test_what_only_a_name_tells(tmp_path, name, start, remedy):
+    (tmp_path / name).write_bytes(start)
+    with pytest.raises(CaptureError) as refusal:
+        load(tmp_path / name)
+    assert remedy in refusal.value.remedy
+    assert "truncated" not in refusal.value.remedy
+
+
+def test_a_profile_of_nvprof_is_no_export_of_nsys(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "x.nvprof")) as connection:
+        for kind in ("KERNEL", "RUNTIME", "DRIVER"):
+            connection.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_{kind} (_id_ INTEGER)")
+        connection.commit()
+    with pytest.raises(CaptureError, match="nvprof"):
+        load(tmp_path / "x.nvprof")
+
+
+def test_a_folder_of_tensorboard_with_nothing_but_xplanes_is_jax_s(tmp_path):
+    folder = tmp_path / "plugins" / "profile" / "2026"
+    folder.mkdir(parents=True)
+    (folder / "host.xplane.pb").write_bytes((FOLDER / "host.xplane.pb").read_bytes())
+    with pytest.raises(CaptureError, match="JAX or TensorFlow"):
+        load(tmp_path)
 
 
 def test_text_is_no_protobuf(tmp_path):

@@ -10,7 +10,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.fast.allocator import give_back
-from bottleneck_lab.trace.foreign import refuse_database
+from bottleneck_lab.trace.foreign import OF_NVPROF, refuse_database
 from bottleneck_lab.trace.nsys.activities import (
     list_devices,
     list_threads,
@@ -96,7 +96,7 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
 
 
 def _read(export: Export, source: Path) -> Timeline:
-    if not any(table in export.columns for table in TRACED):
+    if OF_NVPROF in export.columns or not any(table in export.columns for table in TRACED):
         refuse_database(source, export.columns)
     strings, ranks = read_strings(export), Ranks()
     notes: list[str] = []
