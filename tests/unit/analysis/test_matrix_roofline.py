@@ -23,14 +23,14 @@ MM = {
 }
 
 
-def capture(tmp_path, name="NVIDIA A100-SXM4-80GB", device=True, **args):
+def capture(tmp_path, name="NVIDIA A100-SXM4-80GB", device=True, pid=1, **args):
     mm = {"External id": 7, **MM, **args}
     events = [
         {
             "ph": "X",
             "cat": "cpu_op",
             "name": "aten::mm",
-            "pid": 1,
+            "pid": pid,
             "tid": 1,
             "ts": 10,
             "dur": 5,
@@ -219,7 +219,7 @@ def test_the_terminal_draws_lines_and_letters(tmp_path):
 
 
 def test_ranks_are_joined_each_with_its_own(tmp_path):
-    first, second = capture(tmp_path), capture(tmp_path)
+    first, second = capture(tmp_path), capture(tmp_path, pid=2)
     assert [row.calls for row in summarise(merge_ranks([first, second])).roofline.rows] == [2]
 
 
