@@ -12,7 +12,12 @@ import msgspec
 from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.diagnosing import where_to_look
 from bottleneck_lab.errors import CaptureError, MachineError
-from bottleneck_lab.grading.conclusion import ADVICE, WRONG_ANSWERS
+from bottleneck_lab.grading.conclusion import (
+    ADVICE,
+    IN_COMMON,
+    WRONG_ANSWERS,
+    WRONG_AS_SHIPPED,
+)
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.report.words import format_bytes
 from bottleneck_lab.wording import counted
@@ -24,6 +29,8 @@ from bottleneck_lab.workspace.hints import next_hint
 
 _CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
 (_CAPTURE_MECHANISM,) = ADVICE["the mechanism is still there"]
+_ENDED = "with which the check ended"
+"""Judges' words for what they count where a check ended early."""
 _SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is"}
 """Subject of a report, by the advice to capture the code first."""
 
@@ -82,11 +89,36 @@ def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdi
     for each in verdict.advice:
         if each == WRONG_ANSWERS:
             advice.append(f"{each} {where_to_look(workspace, learner)}")
+        elif each in (IN_COMMON, WRONG_AS_SHIPPED):
+            advice.append(_where_to_begin(verdict.criteria) or each)
         elif each in _SHOWS:
             advice.append(_look_at(workspace, verdict, each))
         elif each != _HINT or next_hint(workspace) < len(workspace.lab.spec.hints):
             advice.append(each)
     return msgspec.structs.replace(verdict, advice=advice)
+
+
+def _where_to_begin(criteria: Sequence[CriterionResult]) -> str | None:
+    """Return what to mend first in wrong work of which general advice asks something that is known
+    already: that its time ended, or that every case is wrong. None where neither holds.
+    """
+    failed = [each for each in criteria if each.holds is False]
+    late = next((each for each in failed if each.kind == "target"), None)
+    if late and any(_ENDED in each.sentence for each in failed):
+        return (
+            "Begin with the time, with which the check ended: have the loop ask `seconds_left()`,"
+            " and stop while another round would still fit. The other ✗ count only the cases"
+            " before that."
+        )
+    rights = [
+        each.counted.startswith("0 of ")
+        for each in failed
+        if each.counted and each.kind != "target"
+    ]
+    at_least = all(each.direction == "at_least" for each in failed if each.counted)
+    if rights and at_least and all(rights):
+        return "Every case that is counted above is wrong: any one of them shows what to mend."
+    return None
 
 
 def _look_at(workspace: Workspace, verdict: Verdict, advice: str) -> str:

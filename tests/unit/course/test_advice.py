@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.course import advice
 from bottleneck_lab.course.advice import fit_advice, note_first_fix
-from bottleneck_lab.grading.conclusion import ADVICE
+from bottleneck_lab.grading.conclusion import ADVICE, IN_COMMON, WRONG_AS_SHIPPED
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import make_capture
@@ -171,3 +171,19 @@ def test_where_memory_is_predicted_the_first_check_counts_that_needed_little_eno
     (note,) = note_first_fix(earlier, passed).notes
     assert note.startswith("Check 2 was the first with right results that needed little enough")
     assert "predicted 18.00x, and it measured 17.20x" in note
+
+
+def test_wrong_work_begins_with_the_time_that_ended_its_check_or_with_any_of_its_cases(start):
+    def wrong(id_, kind="correctness", **fields):
+        return CriterionResult(id_, kind, False, fields.pop("sentence", "no."), **fields)
+
+    workspace = start("timing-pitfalls")
+    verdict = replace(slow(workspace), reason="wrong output", advice=[IN_COMMON])
+    none = wrong("coverage", counted="0 of 500 (0%)")
+    assert "any one of them" in advised(workspace, replace(verdict, criteria=[none]))[0]
+    some = replace(none, counted="411 of 500 (82%)")
+    assert advised(workspace, replace(verdict, criteria=[none, some])) == [IN_COMMON]
+    ended = wrong("cost", sentence="1 of 3. Counted up to function 33, with which the check ended.")
+    late = [ended, wrong("budget", "target")]
+    first = advised(workspace, replace(verdict, advice=[WRONG_AS_SHIPPED], criteria=late))
+    assert "have the loop ask `seconds_left()`" in first[0]
