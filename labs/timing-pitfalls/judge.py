@@ -296,7 +296,7 @@ def judge(
         used_s, had_s = format_beside(late.device.used_s, late.device.budget_s)
         problem = f"{late.name} used the machine for {used_s} s, and had {had_s} s."
         # The trials ended early: too few functions for another criterion to hold.
-        short = f" Counted up to {late.name}, with which the check ended: it ran out of time."
+        short = f" Counted up to {late.name}, with which the check ended."
         parts = {id_: (part[0] + short, *part[1:]) for id_, part in parts.items() if part[0]}
     used = max((trial.share_used for trial in done), default=0.0)
     return {**parts, "budget": (problem, len(done), used)}
@@ -345,7 +345,8 @@ def _wrong_costs(
         return None, len(quiet), worst and worst.error
     side = "low" if worst.answer[0] < worst.cost_s else "high"
     problem = (
-        f"{len(wrong)} of {len(quiet)} estimates are further off. The worst is"
+        f"{len(wrong)} of {len(quiet)} estimates {'is' if len(wrong) == 1 else 'are'} further off."
+        " The worst is"
         f" {_microseconds(worst.answer[0])} for a function that costs"
         f" {_microseconds(worst.cost_s)}: {_times(worst, settings['within'])} too {side}."
     )

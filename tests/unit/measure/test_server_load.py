@@ -377,7 +377,7 @@ def test_both_loops_are_drawn_to_one_scale():
     )
     assert {line.count("▒") for line in closed} == {5}
     assert {line.count("█") for line in opened} == {46}
-    assert "none" in compare_loops(
+    assert "never" in compare_loops(
         made_up(np.full(200, 0.05)), made_up(np.full(200, np.inf)), 16, 100.0
     )
 

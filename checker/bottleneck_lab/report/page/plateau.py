@@ -70,16 +70,16 @@ def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
 
 
 def _unanswered(points: Sequence[Point]) -> str:
-    """Explain a latency that is none, where there is one."""
+    """Explain a latency that is "never", where there is one."""
     if all(each.p99_s is not None for each in points):
         return ""
     return (
-        "A latency of none means that the server never kept up: too few requests were answered"
+        "A latency of "never" means that the server did not keep up: too few requests were answered"
         " while it was loaded. "
     )
 
 
 def _ms(seconds: float | None) -> str:
     if seconds is None:
-        return "none"
+        return "never"
     return f"{1000 * seconds:.0f}"

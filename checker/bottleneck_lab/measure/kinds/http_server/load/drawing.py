@@ -18,7 +18,7 @@ def bar(value: float, most: float, *, width: int = WIDTH, mark: str = "█") -> 
 
 
 def ms(seconds: float | None, digits: int = 0) -> str:
-    """Return seconds as milliseconds; `none` for no answer (infinite, or None)."""
+    """Return seconds as milliseconds; `never` for no answer (infinite, or None)."""
     if seconds is None or not math.isfinite(seconds):
-        return "none"
+        return "never"
     return f"{1000 * seconds:.{digits}f}"
