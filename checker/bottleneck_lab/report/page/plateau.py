@@ -70,11 +70,11 @@ def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
 
 
 def _unanswered(points: Sequence[Point]) -> str:
-    """Explain a latency that is "never", where there is one."""
+    """Explain a latency that never came, where there is one."""
     if all(each.p99_s is not None for each in points):
         return ""
     return (
-        "A latency of "never" means that the server did not keep up: too few requests were answered"
+        "Where a latency is never, the server did not keep up: too few requests were answered"
         " while it was loaded. "
     )
 
