@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.intervals import blocks
 from bottleneck_lab.trace.names import CALIBRATED
-from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceInfo,
+    DeviceTable,
+    HostTable,
+    Timeline,
+    devices_of,
+)
 
 Kind = Literal["device", "settings", "program"]
 
@@ -26,6 +33,8 @@ Kind = Literal["device", "settings", "program"]
 # share (0-1) is common, they are taken for two programs. A compiled or fused version still has the
 # step's ranges, the copies and the library's matrix kernels in common.
 COMMON_SHARE = 0.1
+# Drivers keep more or less of a device's memory for themselves; a slice has half or less.
+SAME_MEMORY = 1.2
 
 _STACK = "Python frames (with_stack, `lab profile --stack`)"
 # Settings by Kineto's name for them.
@@ -43,6 +52,13 @@ class Difference(msgspec.Struct, frozen=True):
     sentence: str
 
 
+class Size(NamedTuple):
+    """A device's multiprocessors, and the bytes of its memory; 0 where not recorded."""
+
+    multiprocessors: int
+    memory_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """The devices of a capture (by name, with their number), its recording settings, its program's
@@ -57,16 +73,18 @@ class Conditions:
     names: dict[str, int]
     world_size: int = 0
     calibrated_ns: int = 0
+    sizes: dict[str, Size] = field(default_factory=dict)
+    """By the devices' names, as far as they are recorded."""
 
 
 def find_conditions(timeline: Timeline) -> Conditions:
     """Return the conditions of a capture."""
+    infos = _working(timeline)
     devices = Counter(
-        info.name or _unnamed(info.compute_capability, info.multiprocessors)
-        for info in timeline.devices
+        info.name or _unnamed(info.compute_capability, info.multiprocessors) for info in infos
     )
     if timeline.emulated:
-        devices = Counter({"emulated accelerator": len(timeline.devices) or 1})
+        devices = Counter({"emulated accelerator": len(infos) or 1})
     elif not devices:
         devices = Counter({"CPU": 1})
     # Kineto states a setting only where it is on. Frames are looked for, since other tools and
@@ -85,7 +103,18 @@ def find_conditions(timeline: Timeline) -> Conditions:
         dict(names),
         timeline.world_size,
         int(calibrated) if calibrated.isdecimal() else 0,
+        {info.name: Size(info.multiprocessors, info.memory_bytes) for info in infos if info.name},
     )
+
+
+def _working(timeline: Timeline) -> list[DeviceInfo]:
+    """Return the devices that compute, or all where none does: a process often touches the first
+    device without using it.
+    """
+    kinds = timeline.device.kind
+    computing = (kinds == ActivityKind.KERNEL) | (kinds == ActivityKind.COMMUNICATION)
+    pairs = set(devices_of(timeline.device, computing))
+    return [info for info in timeline.devices if not pairs or (info.rank, info.index) in pairs]
 
 
 def _unnamed(capability: str, multiprocessors: int) -> str:
@@ -114,15 +143,41 @@ def find_differences(before: Sequence[Conditions], after: Sequence[Conditions]) 
 
 def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
     old, new = (_joined(each.devices for each in side) for side in (before, after))
+    unnamed = ["" in side for side in (old, new)]
     # Where one side does not say which GPU it ran on, only the number can differ.
-    if "" in old or "" in new:
+    if any(unnamed):
         old, new = ({"": sum(side.values())} for side in (old, new))
+    if old == new and not all(unnamed) and any(unnamed):
+        side = "before" if unnamed[0] else "after"
+        return [Difference("device", f"the GPU of {side} was not recorded, and may be another")]
     if old == new:
-        return _world_sizes(before, after)
+        return _slices(before, after) or _world_sizes(before, after)
     called = "the GPUs differ"
     if "CPU" in (*old, *new) or "emulated accelerator" in (*old, *new):
         called = "the devices differ"
     return [Difference("device", f"{called}: {_listed(old)} before, {_listed(new)} after")]
+
+
+def _slices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    """Return a difference where GPUs of one name are of different sizes, as slices of one are."""
+    old, new = (
+        {name: size for each in side for name, size in each.sizes.items()}
+        for side in (before, after)
+    )
+    for name in sorted(old.keys() & new.keys()):
+        processors, memory = zip(old[name], new[name], strict=True)
+        parts = []
+        if 0 not in processors and processors[0] != processors[1]:
+            parts.append("{} multiprocessors before, {} after".format(*processors))
+        if 0 not in memory and max(memory) > SAME_MEMORY * min(memory):
+            sizes = [f"{size / 1e9:.3g} GB" for size in memory]
+            parts.append("{} of memory before, {} after".format(*sizes))
+        if parts:
+            sentence = (
+                f"the GPUs differ, like slices of one (MIG): {name} with {' and '.join(parts)}"
+            )
+            return [Difference("device", sentence)]
+    return []
 
 
 def _world_sizes(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:

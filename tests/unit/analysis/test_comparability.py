@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -64,21 +65,46 @@ def test_on_another_gpu_a_difference_stays_one(timeline_of):
 
 def test_the_number_of_gpus_counts_too(timeline_of):
     one = timeline_of("healthy", steps=12)
-    two = replace(one, devices=(*one.devices, replace(one.devices[0], index=1)))
+    table = replace(one.device, device=np.arange(len(one.device)) % 2)
+    two = replace(one, device=table, devices=(*one.devices, replace(one.devices[0], index=1)))
     (difference,) = compare(one, two).differences
     assert "2 x " in difference.sentence
 
 
 @pytest.mark.parametrize(
     ("names", "differ"),
-    [(("A", "B"), True), (("A", "A"), False), (("", "B"), False)],
+    [(("A", "B"), True), (("A", "A"), False), (("", "B"), True), (("", ""), False)],
 )
-def test_a_gpu_without_a_name_may_be_any(timeline_of, names, differ):
+def test_a_gpu_without_a_name_may_be_another(timeline_of, names, differ):
     one = timeline_of("healthy", steps=12)
     sides = [
         [find_conditions(replace(one, devices=(DeviceInfo(0, 0, name=name),)))] for name in names
     ]
     assert bool(find_differences(*sides)) == differ
+
+
+def test_slices_of_one_gpu_are_not_the_same(timeline_of):
+    one = timeline_of("healthy", steps=12)
+
+    def difference(processors: int, memory_bytes: int) -> list[str]:
+        devices = [
+            DeviceInfo(0, 0, "A100", multiprocessors=108, memory_bytes=85_000_000_000),
+            DeviceInfo(0, 0, "A100", multiprocessors=processors, memory_bytes=memory_bytes),
+        ]
+        sides = [[find_conditions(replace(one, devices=(each,)))] for each in devices]
+        return [each.sentence for each in find_differences(*sides)]
+
+    assert difference(108, 84_000_000_000) == []
+    assert difference(0, 0) == []
+    (sentence,) = difference(42, 42_000_000_000)
+    assert "108 multiprocessors before, 42 after" in sentence
+    assert "85 GB of memory before, 42 GB after" in sentence
+
+
+def test_a_device_that_was_only_touched_is_none(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    touched = replace(one, devices=(*one.devices, replace(one.devices[0], index=1)))
+    assert find_differences([find_conditions(one)], [find_conditions(touched)]) == []
 
 
 def test_an_unnamed_gpu_is_told_by_its_capability(timeline_of):
