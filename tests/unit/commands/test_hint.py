@@ -100,6 +100,12 @@ def test_what_the_capture_shows_is_told_only_after_the_diagnosis(opened, monkeyp
     assert "The capture shows launch-bound." in run("hint", "--again").output
 
 
+def test_without_a_terminal_it_says_what_would_be_asked(opened):
+    refused = run("solution", "--show").exception
+    assert "there is no terminal to ask on: Read the reference solution? A" in refused.message
+    assert refused.remedy == "`--yes` answers that with yes."
+
+
 def test_a_locked_solution_names_only_help_that_is_open(opened, monkeypatch):
     def remedy(count: int | None, hints_from: str | None = None) -> str:
         locked = OpenHelp(count, hints_from, "2090-01-01T12:10:00Z", "UTC")

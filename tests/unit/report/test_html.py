@@ -131,6 +131,14 @@ def test_no_text_becomes_markup_or_script(make, page_of):
     assert ("alert(1)" in page.text) == hostile, "hostile text is shown as the text it is"
 
 
+def test_a_word_set_as_code_in_a_table_is_no_wider_than_it_is():
+    html = whole(made_up_capture.capture(), made_up.passed())
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    assert "td .code-name { display: inline-block; min-width" in style
+    assert "td code {" not in style
+    assert 'class="code-name"' in html
+
+
 def test_only_this_script_and_this_style_may_be_used():
     html = whole(made_up_capture.hostile(), made_up.hostile())
     page = Page(html)
