@@ -92,7 +92,6 @@ def find_conditions(timeline: Timeline) -> Conditions:
     recorded = {name for fact, name in _STATED.items() if timeline.facts.get(fact) in ("1", "True")}
     if len(timeline.python) and timeline.facts.get(FRAMES_OF) != SECOND_RUN:
         recorded.add(_STACK)
-    calibrated = timeline.facts.get(CALIBRATED, "0")
     device, operators = timeline.device, timeline.operators
     names = _times(device, device.kind == ActivityKind.KERNEL, timeline.strings)
     names += _times(operators, np.ones(len(operators), dtype=bool), timeline.strings)
@@ -102,7 +101,7 @@ def find_conditions(timeline: Timeline) -> Conditions:
         timeline.format,
         dict(names),
         timeline.world_size,
-        int(calibrated) if calibrated.isdecimal() else 0,
+        calibrated_ns(timeline),
         {info.name: Size(info.multiprocessors, info.memory_bytes) for info in infos if info.name},
     )
 
@@ -115,6 +114,14 @@ def _working(timeline: Timeline) -> list[DeviceInfo]:
     computing = (kinds == ActivityKind.KERNEL) | (kinds == ActivityKind.COMMUNICATION)
     pairs = set(devices_of(timeline.device, computing))
     return [info for info in timeline.devices if not pairs or (info.rank, info.index) in pairs]
+
+
+def calibrated_ns(timeline: Timeline) -> int:
+    """Return what a full batch takes on a device that was set by the machine's speed; 0 on any
+    other.
+    """
+    calibrated = timeline.facts.get(CALIBRATED, "0")
+    return int(calibrated) if calibrated.isdecimal() else 0
 
 
 def _unnamed(capability: str, multiprocessors: int) -> str:

@@ -73,6 +73,8 @@ part of this (Bonferroni).
 """
 MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
+OTHER_BATCHES = 0.1
+"""By this share (0-1) two captures may differ in the batches that a device worked on in a step."""
 BESIDE_WORK = 0.9
 """Where a device works for this share (0-1) of a range, a line or a wait of the host, the host
 takes longer there because it is ahead of the device.
@@ -177,6 +179,10 @@ class Comparison(msgspec.Struct, frozen=True):
     """Time of a full batch, before and after, on a device that is set by the machine's speed anew
     for each capture (of several, the mean): all times are scaled to that of the first capture. None
     for other devices.
+    """
+    batches_per_step: tuple[float, float] | None = None
+    """How many full batches such a device worked on in a step, before and after: where these
+    differ, it began with work from before the recording, and nothing is said of its own times.
     """
 
 
@@ -319,6 +325,9 @@ def _compare(before: Side, after: Side) -> Comparison:
         changes = [_by_means(change) for change in changes]
     differences = _find_differences(old, new)
     changes = [_withheld(differences, change) for change in changes]
+    batches = _batches_per_step(old), _batches_per_step(new)
+    if not _alike(*batches):
+        changes = [_of_other_batches(change) for change in changes]
     whole = changes[0]
     findings, new_findings = (
         {f.id: f.title for o in side for f in o.summary.findings} for side in (old, new)
@@ -346,7 +355,26 @@ def _compare(before: Side, after: Side) -> Comparison:
         waits_per_step=None if unit != "step" else (_waits(old), _waits(new)),
         ranks=max(len(o.summary.ranks) for o in (*old, *new)),
         calibrated_ns=calibrated_ns,
+        batches_per_step=batches if all(batches) else None,
     )
+
+
+def _batches_per_step(side: Sequence[Observation]) -> float:
+    return float(np.mean([each.summary.batches_per_step for each in side]))
+
+
+def _alike(before: float, after: float) -> bool:
+    """Return True if a device worked on as many batches a step on both sides, or on none."""
+    return abs(before - after) <= OTHER_BATCHES * max(before, after)
+
+
+def _of_other_batches(change: FigureChange) -> FigureChange:
+    """Return the change without a verdict where it is the device's time, of which the steps of one
+    side hold the work of other steps.
+    """
+    if change.group == "kernel" or (change.group, change.what) == ("device", "compute"):
+        return msgspec.structs.replace(change, outcome="cannot tell")
+    return change
 
 
 def _by_image(observation: Observation) -> Observation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -12,6 +12,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
+from bottleneck_lab.analysis.comparability import calibrated_ns
 from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.device.kernels import (
     Interruptions,
@@ -143,6 +144,10 @@ class Summary(msgspec.Struct, frozen=True):
     """Share of the wall time in which the host was on the line that waits longest for the device;
     see `analysis.host.syncs.longest_waiting_line`.
     """
+    batches_per_step: float = 0.0
+    """How many full batches a device that was set by the machine's speed worked on in a step: more
+    than one where it began with what had been handed over before. 0 on any other.
+    """
     code: dict[str, str] = {}
     """The source of the user's own lines, by their names here, where it is at hand."""
     modelled_host: bool = False
@@ -258,9 +263,18 @@ def _summary(
         gains=gains,
         pauses_share=devices.what_if.pauses_share(),
         modelled_host=is_host_modelled(timeline),
+        batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,
         waiting_line_share=host.waiting_line_share,
     )
+
+
+def _batches_per_step(timeline: Timeline, devices: Sequence[DeviceUse], steps: int) -> float:
+    """Return how many full batches a device worked on in a step, by its calibration; 0 without."""
+    batch_ns = calibrated_ns(timeline)
+    if not batch_ns or not steps:
+        return 0.0
+    return float(sum(use.compute_ns for use in devices)) / batch_ns / steps
 
 
 class _HostSide(NamedTuple):

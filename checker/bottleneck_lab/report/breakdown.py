@@ -244,6 +244,15 @@ def describe_steps(summary: Summary) -> str:
             f"{counted(before, 'kernel')} launched before the first of these steps ran in it: lists"
             " of kernels count what ran in the steps, lists of operators what they launched."
         )
+    if summary.batches_per_step > _WHOLE_BATCH:
+        batches = len(summary.steps) * summary.batches_per_step
+        own_ns = sum(use.compute_ns for use in summary.devices) / batches
+        sentences.append(
+            f"The device worked on {batches:.1f} batches in {counted(len(summary.steps), 'step')}:"
+            " it began with some that had been handed over before the first. A step's own work"
+            f" takes {words.format_duration(round(own_ns))}; gains that are worked out from what it"
+            " computed are too low."
+        )
     if _runs_ahead(summary):
         lengths = [step.duration_ns for step in summary.steps]
         shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
@@ -253,6 +262,10 @@ def describe_steps(summary: Summary) -> str:
             f" there; its range on the host lasts {host}."
         )
     return " ".join(sentences)
+
+
+_WHOLE_BATCH = 1.1
+"""So many batches a step are more than that step's own."""
 
 
 def _runs_ahead(summary: Summary) -> bool:

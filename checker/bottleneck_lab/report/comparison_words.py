@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
+from bottleneck_lab.analysis.compare import OTHER_BATCHES, Comparison, Control, FigureChange
 from bottleneck_lab.analysis.host.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.grading.diagnosis import describe_check_ceiling
@@ -118,7 +118,7 @@ def describe_speedup(comparison: Comparison) -> str:
 
 def describe_differences(comparison: Comparison) -> list[str]:
     """State what differs beside the code, and what then cannot be told; empty if nothing does."""
-    scaling = _describe_scaling(comparison)
+    scaling = [*_describe_scaling(comparison), *_describe_batches(comparison)]
     if not comparison.differences:
         return scaling
     kinds = {difference.kind for difference in comparison.differences}
@@ -139,6 +139,18 @@ def _describe_scaling(comparison: Comparison) -> list[str]:
     return [
         f"The machine's speed at the time, and no edit, set the device to {before} a batch before"
         f" and {after} after. All times are scaled to the first capture's device."
+    ]
+
+
+def _describe_batches(comparison: Comparison) -> list[str]:
+    """State that the device worked on other steps' batches on one side, where it did."""
+    before, after = comparison.batches_per_step or (0.0, 0.0)
+    if abs(before - after) <= OTHER_BATCHES * max(before, after):
+        return []
+    return [
+        f"The device worked on {before:.2f} batches a step before and {after:.2f} after: it began"
+        " with some that had been handed over before the recording, or left some over at its end."
+        " That changes how long it computes in a step, and not how fast."
     ]
 
 

@@ -105,6 +105,30 @@ def test_a_part_is_judged_by_its_own_noise_and_not_by_the_step_s(timelines):
     assert changes["kernel", "noisy"].outcome == "cannot tell"
 
 
+def test_work_of_earlier_steps_makes_a_calibrated_device_no_slower(timelines):
+    """Two batches were queued when the recording began: the first steps work them off, too."""
+
+    def step(run):
+        run.python(3000.0)
+        run.launch("forward", 400.0)
+
+    def queued(run):
+        step(run)
+        run.launch("forward", 400.0)
+
+    before, after = (
+        _calibrated(timelines(each, jitter=0.0)[0], 400_000) for each in (step, queued)
+    )
+    result = compare(before, after)
+    assert result.batches_per_step == pytest.approx((1.0, 2.0), abs=0.05)
+    changes = outcomes(result)
+    assert changes["kernel", "forward"].outcome == "cannot tell"
+    assert changes["device", "compute"].outcome == "cannot tell"
+    said = " ".join(describe_differences(result))
+    assert "worked on 1.00 batches a step before and 2.00 after: it began with some" in said
+    assert describe_differences(compare(before, before)) == []
+
+
 def test_a_host_that_now_waits_for_a_busy_device_is_not_worse(timelines):
     """Once batches come in time, handing one over takes as long as the device is busy."""
 
