@@ -21,7 +21,6 @@ from bottleneck_lab.course.regrading import regrade
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
-from bottleneck_lab.grading.gain import with_one_gain
 from bottleneck_lab.grading.verdict import Graded, Prediction, Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.measured_key import solution_here
@@ -175,7 +174,6 @@ def _measure(
         with show_progress() as show:
             data = data_folder(lab)
             verdict = check_lab(lab, folder, device, data=data, progress=show, graded=graded)
-        verdict = with_one_gain(verdict, lab.spec.devices[device].criteria)
     return verdict
 
 

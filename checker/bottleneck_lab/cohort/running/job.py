@@ -26,7 +26,6 @@ from bottleneck_lab.cohort.running.disturbance import wait_until_undisturbed
 from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
 from bottleneck_lab.errors import CaptureError, LabError, MachineError
-from bottleneck_lab.grading.gain import with_one_gain
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
@@ -165,7 +164,6 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
         graded=diagnosis.graded(job.device),
         sandbox_required=job.sandbox_required,
     )
-    verdict = with_one_gain(verdict, lab.spec.devices[job.device].criteria)
     if verdict.prediction and any(question.to_reference for question in diagnosis.questions):
         # How much faster the reference is was not measured here, so nothing was predicted of it.
         unmeasured = msgspec.structs.replace(verdict.prediction, measured=None)

@@ -12,13 +12,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.statistics import Interval
 from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
+    describe_criterion,
+    format_figure,
+    format_range,
     grade_check,
     grade_decision,
     not_held_against,
@@ -279,8 +283,7 @@ def grade_load(
 
     What the generator or other programs may have disturbed is not held against the learner.
     """
-    throughput = decide_throughput(context, observed)
-    graded = [grade_decision(context.required("throughput"), throughput, "blocks")]
+    graded = [_grade_throughput(context, observed)]
     samples = [("p99-ms", observed.windows_ms, "windows")]
     samples += [(id_, blocks, "blocks") for id_, blocks in others]
     for id_, values, things in samples:
@@ -297,10 +300,34 @@ def grade_load(
                 f"{fair.sentence.rstrip('.')}; this is not held against you, because {doubt}."
             )
             fair = msgspec.structs.replace(fair, holds=None, sentence=sentence)
-        elif rate and fair.holds is None and (reason := doubtful_baseline(context, observed)):
-            fair = msgspec.structs.replace(fair, sentence=f"{fair.sentence} {reason}")
+        elif rate and fair.holds is None and (base := doubtful_baseline(context, observed)):
+            fair = _reaching_down(fair, base)
         results.append(fair)
     return results
+
+
+def _grade_throughput(context: Context[Any], observed: Observed) -> CriterionResult:
+    """Grade the server's rate over the shipped one's. A gain that no fix can reach is given against
+    the rate that the shipped server might have with nothing else running.
+    """
+    spec, decision = context.required("throughput"), decide_throughput(context, observed)
+    if decision.state is not State.PASS or not impossible_gain(observed):
+        return grade_decision(spec, decision, "blocks")
+    alone = observed.shipped[0].alone
+    result = grade_decision(spec, _decide_against(context, observed, alone), "blocks")
+    figure = format_figure(result.value or 0.0, spec.unit, spec.target)
+    counted = f"at least {figure}, against the {alone:.0f}/s that it might answer alone"
+    sentence = f"{describe_criterion(spec)}: {counted}."
+    return msgspec.structs.replace(result, counted=counted, sentence=sentence)
+
+
+def _reaching_down(result: CriterionResult, doubt: Doubt) -> CriterionResult:
+    """Return an undecided gain with its doubt told, and with bounds that hold what that leaves."""
+    assert result.low is not None
+    assert result.high is not None
+    low, high = min(result.low, doubt.interval.low), max(result.high, doubt.interval.high)
+    sentence = f"{result.sentence} {doubt.reason}"
+    return msgspec.structs.replace(result, low=low, high=high, sentence=sentence)
 
 
 def decide_throughput(context: Context[Any], observed: Observed) -> Decision:
@@ -319,8 +346,17 @@ def _decide_against(context: Context[Any], observed: Observed, shipped: float) -
     return test.decide([rate / shipped for rate in observed.rates], exhausted=True)
 
 
-def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
-    """Return why the shipped server's rate decides nothing, as a sentence; None if it does.
+class Doubt(NamedTuple):
+    """A gain over another rate of the shipped server that decides otherwise, and a sentence that
+    says why that rate may be the right one.
+    """
+
+    interval: Interval
+    reason: str
+
+
+def doubtful_baseline(context: Context[Any], observed: Observed) -> Doubt | None:
+    """Return why the shipped server's rate decides nothing; None if it does.
 
     Its second rate, or the one that it might have had with nothing else running, would decide
     otherwise.
@@ -328,21 +364,31 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
     before, after = observed.shipped
     state = _decide_against(context, observed, before.rate).state
     # Whoever is first and last on a machine that drifts must not decide.
-    if _decide_against(context, observed, after.rate).state is not state:
-        return (
+    decision = _decide_against(context, observed, after.rate)
+    if decision.state is not state:
+        reason = (
             f"The shipped server answered {before.rate:.0f} requests/s before and"
-            f" {after.rate:.0f} after, and against the second the result would be different."
+            f" {after.rate:.0f} after, and against the second {_gain_would_be(context, decision)}."
         )
+        return Doubt(decision.interval, reason)
     # What the shipped server loses is as suspect as what the learner's does.
     for plateau in observed.shipped:
-        if _decide_against(context, observed, plateau.alone).state is not state:
-            return (
+        decision = _decide_against(context, observed, plateau.alone)
+        if decision.state is not state:
+            reason = (
                 f"Other programs kept {plateau.other_cores:.1f} cores busy while the shipped server"
                 f" answered {plateau.rate:.0f} requests/s, and may have cost it {plateau.lost:.0%}"
-                f" of its time: against {plateau.alone:.0f} the result would be different."
+                f" of its time: against {plateau.alone:.0f} {_gain_would_be(context, decision)}."
                 f"{_capped(plateau)}"
             )
+            return Doubt(decision.interval, reason)
     return None
+
+
+def _gain_would_be(context: Context[Any], decision: Decision) -> str:
+    spec, interval = context.required("throughput"), decision.interval
+    bounds = format_range(interval.low, interval.high, spec.unit, spec.target)
+    return f"it would be {bounds}"
 
 
 def _capped(plateau: Plateau) -> str:
@@ -365,8 +411,8 @@ def impossible_gain(observed: Observed) -> str | None:
     if gain <= observed.most_gain:
         return None
     return (
-        f"The {gain:.1f}x are not the gain of your fix: none can gain more than"
-        f" {observed.most_gain:.1f}x here. Other programs slowed the shipped server to"
+        f"No fix can gain more than {observed.most_gain:.1f}x here. Other programs slowed the"
+        f" shipped server to"
         f" {before.rate:.0f} requests/s; alone it might answer up to {before.alone:.0f}."
     )
 
@@ -377,7 +423,7 @@ def measured_speedup(context: Context[Any], observed: Observed) -> float | None:
     """
     if not observed.rates or doubtful_baseline(context, observed) or impossible_gain(observed):
         return None
-    return median(observed.rates) / observed.shipped[0].rate
+    return decide_throughput(context, observed).interval.median
 
 
 def conditions(observed: Observed) -> Conditions:
