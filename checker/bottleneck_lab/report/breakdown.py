@@ -508,10 +508,24 @@ def describe_lines(summary: Summary, *, on_device: bool) -> str:
     functions, not lines.
     """
     exact = any(row.exact for row in summary.lines)
-    by = "device time launched" if on_device else "the host's time in them"
-    if not on_device and not summary.cpu_only:
+    if on_device:
+        by = "device time launched" + (" (backward: on the line that calls it)" if exact else "")
+    elif summary.cpu_only:
+        by = "the host's time in them"
+    else:
         by = "the host's whole time in them"
     return f"{'Your lines of Python' if exact else 'Your functions (line of definition)'}, by {by}"
+
+
+def time_of_other_lines(summary: Summary, listed: Sequence[tuple[int, LineRow]]) -> int:
+    """Return how long devices worked on what no listed line launched, ns; 0 where that is too
+    little to name. Kernels side by side may sum to more than the devices were busy.
+    """
+    busy, wall = (
+        sum(getattr(use, name) for use in summary.devices) for name in ("busy_ns", "wall_ns")
+    )
+    rest: int = busy - sum(ns for ns, _ in listed)
+    return rest if rest > wall // 1000 else 0
 
 
 def line_label(summary: Summary, row: LineRow) -> str:

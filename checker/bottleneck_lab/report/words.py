@@ -77,6 +77,7 @@ MEASURES = (
     " on speed is given."
 )
 
+REST = "everything else"
 WAITED = "Where the host waited for the device, by share of the recording"
 WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
 ONLY_IDLE = (

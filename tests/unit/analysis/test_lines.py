@@ -141,3 +141,32 @@ def test_a_line_is_not_blamed_for_time_in_which_no_line_was_recorded(summary):
     (stalls,) = (each for each in summary(events).findings if each.id == "host-stalls")
     assert "train.py" not in stalls.evidence
     assert "No line of the program was recorded in that time" in stalls.evidence
+
+
+@pytest.mark.parametrize("backward_thread", [MAIN, 99])
+def test_device_time_of_the_backward_is_on_the_line_that_calls_it(tmp_path, backward_thread):
+    """The operators of autograd's engine stand above those that launch; on a GPU they have a thread
+    of their own. A query on the calls' lines has the same figures.
+    """
+    engine = "autograd::engine::evaluate_function: MmBackward0"
+    rows = [
+        line("train.py(19): forward", 0, 100),
+        event("cpu_op", "aten::mm", 10, 20),
+        event("cuda_runtime", "cudaLaunchKernel", 15, 5, correlation=1),
+        event("kernel", "gemm", 30, 100, 0, device=0, stream=7, correlation=1),
+        line("train.py(45): main", 100, 100),
+        event("cpu_op", engine, 110, 60, backward_thread),
+        event("cpu_op", "aten::mm", 110, 50, backward_thread),
+        event("cuda_runtime", "cudaLaunchKernel", 115, 5, backward_thread, correlation=2),
+        event("kernel", "gemm", 130, 200, 0, device=0, stream=7, correlation=2),
+    ]
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": rows}))
+    timeline = load(tmp_path / "x.json")
+    device_ns = {row.line: row.device_ns for row in summarise(timeline).lines}
+    assert device_ns == {"train.py(19): forward": 100_000, "train.py(45): main": 200_000}
+    answer = query(
+        timeline,
+        "SELECT line, SUM(device.duration) FROM device JOIN runtime USING (correlation)"
+        " GROUP BY line",
+    )
+    assert dict(answer.rows) == device_ns

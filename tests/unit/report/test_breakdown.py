@@ -28,10 +28,12 @@ from bottleneck_lab.report.breakdown import (
     leading_part,
     line_label,
     range_times,
+    time_of_other_lines,
     wall_parts,
 )
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.page.summary import findings_section
+from bottleneck_lab.report.page.tables import lines_table
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
@@ -251,3 +253,14 @@ def test_lines_are_listed_by_the_time_that_matters(busy_share, first):
     (ns, row), *_ = costly_lines(summary)[0]
     assert (row.line, ns) == (first, 80 if busy_share < 0.5 else 90)
     assert costly_lines(summary)[1] is (busy_share > 0.5)
+
+
+def test_device_time_that_no_line_launched_stands_below_the_lines(draw):
+    summary = summarise(made_up_capture.capture())
+    use = msgspec.structs.replace(summary.devices[0], busy_ns=summary.wall_ns)
+    lines = [LineRow("train.py(2): f", 1, 5, device_ns=summary.wall_ns * 3 // 4, exact=True)]
+    summary = msgspec.structs.replace(summary, devices=[use], lines=lines)
+    assert time_of_other_lines(summary, costly_lines(summary)[0]) == summary.wall_ns / 4
+    _, listed = draw(render_summary, summary).split("Your lines of Python")
+    assert re.search(r"75\.0% .*f\n +25\.0% .* everything else", listed)
+    assert words.REST in str(lines_table(summary))

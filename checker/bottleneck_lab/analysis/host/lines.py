@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
-from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
+from bottleneck_lab.analysis.host.operators import (
+    OPERATOR,
+    PYTHON,
+    RUNTIME,
+    CallTree,
+    nearest_above,
+)
 from bottleneck_lab.analysis.host.workers import worker_threads
 from bottleneck_lab.analysis.rows import look_up, named, numbers_in, union_of
 from bottleneck_lab.analysis.steps.window import host_window
@@ -60,7 +66,8 @@ class LineRow(msgspec.Struct, frozen=True):
     hold it. Otherwise the function, by the line where it is defined, or by none where it ran all
     the while. `operators`: calls of operators from there that no other operator encloses (the
     backward's are none), and `operator_ns` their time on the host; `backward_ns`: the host's time
-    in their backward, shared out by operator; `device_ns`: work launched from there.
+    in their backward, shared out by operator; `device_ns`: work launched while the line ran, which
+    on the line that calls `backward()` is all of the backward's.
     """
 
     line: str
@@ -82,8 +89,8 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     if not len(timeline.python):
         return []
     rows: list[LineRow] = []
-    for track, thread in _tracks(timeline):
-        rows += _of_track(timeline, calls, track, thread)
+    for track, threads in _tracks(timeline):
+        rows += _of_track(timeline, calls, track, threads)
     rows = rows or _of_functions(timeline, calls)
     return sorted(rows, key=lambda row: -max(row.device_ns, row.host_ns + row.backward_ns))[:top]
 
@@ -112,14 +119,14 @@ def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
 
 def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
     """Return the name of the user's own line that ran at each row of a host table, -1 where that
-    was not recorded.
+    was not recorded. On a thread of the backward's own it is the line that waits for the backward.
     """
     names = np.broadcast_to(np.int32(-1), len(rows))  # takes no memory
-    for track, thread in _tracks(timeline):
+    for track, threads in _tracks(timeline):
         lines = take(timeline.python, timeline.python.thread == track)
-        if len(lines) and thread >= 0:
+        if len(lines) and threads:
             # Each row is on one thread, so at most one track has a name for it; -1 gives way.
-            names = np.maximum(names, _line_of(lines, rows, rows.thread == thread))
+            names = np.maximum(names, _line_of(lines, rows, np.isin(rows.thread, threads)))
     return names
 
 
@@ -276,21 +283,46 @@ def line_tracks(timeline: Timeline) -> list[int]:
     return [track for track, _ in _tracks(timeline)]
 
 
-def _tracks(timeline: Timeline) -> list[tuple[int, int]]:
-    """Return the tracks that hold the lines that ran, each with the thread that it is of; -1 where
-    that is not in the capture.
+def _tracks(timeline: Timeline) -> list[tuple[int, list[int]]]:
+    """Return the tracks that hold the lines that ran, each with the threads whose work they start:
+    the one they ran on (none where that is not in the capture), and autograd's own, on which the
+    backward runs while that one waits for it.
     """
-    return [
+    tracks = [
         (track, timeline.thread_number(own.rank, own.pid, own.tid.removeprefix(LINES_OF)))
         for track, own in enumerate(timeline.threads)
         if own.tid.startswith(LINES_OF)
     ]
+    if not tracks:
+        return []
+    engines = _engine_threads(timeline) - {thread for _, thread in tracks}
+    counts = np.bincount(timeline.python.thread, minlength=len(timeline.threads))
+    # Of several threads with lines, the one with most of them trains.
+    longest = {
+        timeline.threads[track].rank: track
+        for track, _ in sorted(tracks, key=lambda pair: int(counts[pair[0]]))
+    }
+    rows = []
+    for track, thread in tracks:
+        rank = timeline.threads[track].rank
+        of_rank = [each for each in engines if timeline.threads[each].rank == rank]
+        threads = [*([thread] if thread >= 0 else []), *(of_rank if longest[rank] == track else [])]
+        rows.append((track, threads))
+    return rows
 
 
-def _of_track(timeline: Timeline, calls: CallTree, track: int, thread: int) -> Iterator[LineRow]:
+def _engine_threads(timeline: Timeline) -> set[int]:
+    """Return the threads that run autograd's backward; on a CPU, the one that asked for it."""
+    operators = timeline.operators
+    return set(np.unique(operators.thread[named(timeline, operators, _ENGINE)]).tolist())
+
+
+def _of_track(
+    timeline: Timeline, calls: CallTree, track: int, threads: list[int]
+) -> Iterator[LineRow]:
     """Yield the lines that ran one after another on a thread, each with what began in it."""
     lines = take(timeline.python, timeline.python.thread == track)
-    if not len(lines) or thread < 0:
+    if not len(lines) or not threads:
         return
     # Only the part inside the steps counts.
     window = host_window(timeline, int(lines.rank[0]))
@@ -299,12 +331,17 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, thread: int) -> I
     if not len(lines):
         return
     operators = timeline.operators
-    top = (nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0) & (operators.thread == thread)
-    line = _line_of(lines, operators, operators.thread == thread)
-    # On a CPU the backward runs on this very thread: its operators belong to no line of it.
+    top = nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0
+    line = _line_of(lines, operators, np.isin(operators.thread, threads))
+    # The backward's operators are no calls that the line makes.
     engine = named(timeline, operators, _ENGINE)
     outer = np.flatnonzero(top & (line >= 0) & ~engine)
-    device = calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)]
+    launched = np.zeros(len(timeline.strings), dtype=np.int64)
+    for layer, table in ((OPERATOR, operators), (RUNTIME, timeline.runtime)):
+        # The line in the middle of the very call that launched it, as a query has it.
+        at = _line_of(lines, table, np.isin(table.thread, threads))
+        known = at >= 0
+        np.add.at(launched, at[known], calls.device_ns[calls.rows(layer)][known])
     count = len(timeline.strings)
 
     def by_line(names: SmallInts, values: Ints | None = None) -> Ints:
@@ -314,9 +351,7 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, thread: int) -> I
     backward = _backward(timeline, line, duration, count)
     times, hosts = by_line(lines.name), by_line(lines.name, lines.end - lines.start)
     called = line[outer]
-    counts, lengths, launched = (
-        by_line(called, values) for values in (None, duration[outer], device[outer])
-    )
+    counts, lengths = (by_line(called, values) for values in (None, duration[outer]))
     for i in np.flatnonzero(times).tolist():
         yield LineRow(
             line=timeline.strings[i],

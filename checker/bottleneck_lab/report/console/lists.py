@@ -18,6 +18,7 @@ from bottleneck_lab.report.breakdown import (
     device_names,
     group_alike,
     line_label,
+    time_of_other_lines,
 )
 from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
@@ -255,6 +256,9 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
     for ns, row in rows[:TOP]:
         code = summary.code.get(row.line, "")
         sheet.ranked(line_label(summary, row), ns / wall, words.format_duration(ns), code)
+    rest = time_of_other_lines(summary, rows[:TOP]) if on_device and rows else 0
+    if rest:
+        sheet.ranked(words.REST, rest / wall, words.format_duration(rest))
 
 
 def print_findings(sheet: Sheet, summary: Summary) -> None:

@@ -48,8 +48,6 @@ from bottleneck_lab.report.kernel_names import short_names
 _MARK_COLUMNS = 5
 _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
-_REST = "everything else"
-
 
 def render_summary(summary: Summary, console: Console, *, whole: bool = False) -> None:
     """Print the summary of a capture, top-down. `whole`: with the lists that lead to a cause also
@@ -377,7 +375,7 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     # Kernels side by side, or copies behind work, may sum to more than the block.
     rest = biggest.ns - sum(ns for _, ns, _ in largest)
     if largest and rest > _wall_ns(summary) // 1000:
-        largest.append((_REST, rest, ""))
+        largest.append((words.REST, rest, ""))
     return largest
 
 

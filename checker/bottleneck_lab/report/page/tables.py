@@ -17,6 +17,7 @@ from bottleneck_lab.report.breakdown import (
     describe_late_ranks,
     describe_lines,
     line_label,
+    time_of_other_lines,
 )
 from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_words import (
@@ -199,7 +200,7 @@ def lines_table(summary: Summary) -> Markup | None:
     if exact:
         head += ["operators"]
     if backward:
-        head += ["backward of these"]
+        head += ["host's time in their backward"]
     cells = []
     for _, row in rows[:TOP]:
         where = _line(summary, row.line, line_label(summary, row))
@@ -211,6 +212,8 @@ def lines_table(summary: Summary) -> Markup | None:
         if backward:
             cell.append(words.format_duration(row.backward_ns))
         cells.append(cell)
+    if by_device and rows and (rest := time_of_other_lines(summary, rows[:TOP])):
+        cells.append([words.REST, "", words.format_duration(rest), *[""] * (len(head) - 3)])
     return _table(
         head, cells, describe_lines(summary, on_device=by_device), numeric=range(1, len(head))
     )
