@@ -419,7 +419,7 @@ class TestTerminals:
         place = learner.start()
         status, shown = learner.terminal("diagnose", at=place, answers="1\ntwo\n0.5\n12\ny\n")
         assert status == 0, shown
-        assert "Write a plain number" in " ".join(plain(shown))
+        assert "Write 2.5 or 2.5x, not 'two'" in " ".join(plain(shown))
         assert "at least 1" in " ".join(plain(shown))
         text = (place / "diagnosis.toml").read_text()
         assert 'cause = "the loop in Python"' in text

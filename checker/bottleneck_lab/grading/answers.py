@@ -30,6 +30,9 @@ _MEANINGS = {
 }
 """The usual names of causes, for those who meet them for the first time."""
 
+_TYPED_FORMS = {"share": "60% or 0.6", "ratio": "2.5 or 2.5x"}
+"""How a number that may have a unit is given to a command, by the type of its question."""
+
 
 def describe_choices(question: QuestionSpec) -> list[str]:
     """Return the choices, numbered.
@@ -74,7 +77,8 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
     """Return typed text in the form that the question needs: a choice, a number, or the text.
 
     A choice may be given by its number or how it begins, a share as a percentage, a ratio with an
-    x, both with a decimal comma. Text that fits none is returned as it is, for the complaint.
+    x, both with a decimal comma. The choices of a `number` are words that stand for 1 and up. Text
+    that fits none is returned as it is, for the complaint.
     """
     text = text.strip()
     if question.type == "choice":
@@ -91,7 +95,8 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
             # 23.2% is 0.232, as it is written to a file and read again, not 0.23199999999999998.
             return round(number / 100, 15) if text.endswith("%") else number
         except ValueError:
-            return text
+            words = [each.casefold() for each in question.choices]
+            return words.index(text.casefold()) + 1.0 if text.casefold() in words else text
     return text
 
 
@@ -140,20 +145,23 @@ def form_problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> 
 
 
 def _number_problem(question: QuestionSpec, answer: object, *, typed: bool) -> str | None:
+    words = "".join(f" or {word}" for word in question.choices)
     # TOML has `true`, `inf` and `nan`; Python counts a bool as an int, and nan compares as False.
     if (
         isinstance(answer, bool)
         or not isinstance(answer, int | float)
         or not abs(answer) <= sys.float_info.max
     ):
-        return "Write a plain number, without quotes or units."
+        if typed and question.type in _TYPED_FORMS:
+            return f"Write {_TYPED_FORMS[question.type]}, not '{answer}'."
+        return f"Write a plain number{words}, without quotes or units."
     if question.type == "share" and not 0 <= answer <= 1:
-        form = "60% or 0.6" if typed else "0.6 for 60% (`lab diagnose` takes 60% too)"
+        form = _TYPED_FORMS["share"] if typed else "0.6 for 60% (`lab diagnose` takes 60% too)"
         return f"A share runs from 0 to 1: write {form}, not {answer:g}."
     if question.type == "ratio" and answer < 1:
         return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."
     if question.type == "number" and answer <= 0:
-        return f"Write a number above 0, not {answer:g}."
+        return f"Write a number above 0{words}, not {answer:g}."
     return None
 
 

@@ -86,6 +86,8 @@ REPORTED_ALIKE = 0.01
 ROUNDED = 1.02
 """Up to this factor, a gain is the one that follows from the learner's own share."""
 LINES_NEAR = 2
+NO_LINE = 1
+"""The number that stands for `none`."""
 HABIT = 3
 """So many cases with the same mistake are a habit."""
 
@@ -132,7 +134,11 @@ QUESTIONS = [
         "line",
         "number",
         "Which line of program.py has to change?",
-        measure="1 if no line has to.",
+        choices=["none"],
+        measure=(
+            f"`none` if no line has to. Up to {LINES_NEAR} lines off counts, and so do the other"
+            " lines that the cause is about."
+        ),
     ),
     QuestionSpec(
         "gain",
@@ -143,7 +149,8 @@ QUESTIONS = [
             "1 if nothing is worth fixing. Where the share is of time, or of memory, that goes with"
             " the cause, use Amdahl's law: 1 / (1 - share). Of a device that is busy, only what is"
             " needless goes. What the fix was measured to gain counts as well, and so does what the"
-            " cause gone altogether was."
+            f" cause gone altogether was. Too high or too low by up to a factor of {GAIN_WITHIN:g}"
+            " counts."
         ),
     ),
 ]
@@ -201,8 +208,10 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[int]:
-        """The program's lines that the top cause is about; the first if it is about none."""
-        return (self.switches[0].lines if self.switches else []) or [1]
+        """The program's lines that the top cause is about, those that the fix changes first; none
+        if no line has to change.
+        """
+        return self.switches[0].lines if self.switches else []
 
     @property
     def traces(self) -> list[str]:
@@ -264,16 +273,6 @@ def grade_case(
     called = str(answers["cause"])
     share, line, gain = (float(answers[key]) for key in ("evidence", "line", "gain"))
     shown = evidence_of(called, figures)
-    near = min(abs(line - each) for each in case.lines)
-    *others, last = sorted(case.lines)
-    where = f"line {last}"
-    if others:
-        where = f"one of lines {', '.join(map(str, others))} and {last}"
-    elif last == 1:
-        where = "no line of the program"
-    beside = ""
-    if 0 < near <= LINES_NEAR:
-        beside = f" {counted(int(near), 'line')} off counts; up to {LINES_NEAR} do."
     # Not to be off by the last bit of a float.
     read = abs(share - shown) <= evidence_within(called, shown) + 1e-9
     sentences = {
@@ -284,13 +283,38 @@ def grade_case(
             f"{describe_parts(called, figures)}. Within"
             f" {100 * evidence_within(called, shown):.1f} points counts.",
         ),
-        "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}.{beside}"),
+        "line": _grade_line(case, int(line)),
         "gain": _grade_gain(case, gain, figures, share if read and called == case.cause else 0.0),
     }
     return [
         CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
         for name, (holds, sentence) in sentences.items()
     ]
+
+
+def _grade_line(case: Case, line: int) -> tuple[bool, str]:
+    """Return whether a line counts, and the sentence about it."""
+    called = f"You named line {line}"
+    if not case.lines:
+        if line == NO_LINE:
+            return True, "No line of the program has to change."
+        return False, f"{called}; no line of the program has to change."
+    # The manifest lists the lines that the fix changes first.
+    changed = sum(old.rstrip("\n").count("\n") + 1 for old, _ in case.switches[0].edits)
+    fix, others = case.lines[:changed], case.lines[changed:]
+    parts = [f"the fix changes {_name_lines(fix)}"] if fix else []
+    if others:
+        parts.append(f"the cause is about {_name_lines(others)}{' as well' if fix else ''}")
+    near = min(abs(line - each) for each in case.lines)
+    beside = ""
+    if 0 < near <= LINES_NEAR:
+        beside = f" {counted(near, 'line')} off counts; up to {LINES_NEAR} do."
+    return near <= LINES_NEAR, f"{called}; {', and '.join(parts)}.{beside}"
+
+
+def _name_lines(numbers: Sequence[int]) -> str:
+    *others, last = map(str, sorted(numbers))
+    return f"lines {', '.join(others)} and {last}" if others else f"line {last}"
 
 
 def _grade_gain(

@@ -67,4 +67,6 @@ def test_a_share_that_is_typed_may_be_a_percentage_whatever_the_command():
     question = QuestionSpec("evidence", "share", "For what share of the time?")
     _, (wrong,) = parse_answers([question], ["evidence=60"])
     assert wrong == "evidence: A share runs from 0 to 1: write 60% or 0.6, not 60."
+    _, (wrong,) = parse_answers([question], ["evidence=60 percent"])
+    assert wrong == "evidence: Write 60% or 0.6, not '60 percent'."
     assert "`lab diagnose` takes 60% too" in form_problem(question, 60), "in diagnosis.toml"

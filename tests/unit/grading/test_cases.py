@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import (
     CAUSES,
     FIGURES,
     MEMORY_GROWTH,
+    QUESTIONS,
     Case,
     PastCase,
     Switch,
@@ -45,7 +47,44 @@ def test_right_answers_all_hold():
 def test_a_line_that_is_near_counts_and_its_grade_says_so(line: int, beside: str):
     answers = {"cause": "input-bound", "evidence": 0.5, "line": line, "gain": 2.0}
     grade = grade_case(CASE, answers, SHOWN)[2]
-    assert grade.sentence == f"You named line {line}; it is one of lines 30 and 31.{beside}"
+    assert grade.sentence == f"You named line {line}; the cause is about lines 30 and 31.{beside}"
+
+
+def test_a_grade_tells_the_lines_that_the_fix_changes_from_the_others_that_count():
+    edited = msgspec.structs.replace(SWITCHES[0], lines=[31, 68, 24], edits=[("    a = 1\n", "")])
+    case = msgspec.structs.replace(CASE, switches=[edited])
+    answers = {"cause": "input-bound", "evidence": 0.5, "line": 68, "gain": 2.0}
+    grade = grade_case(case, answers, SHOWN)[2]
+    assert grade.holds
+    assert grade.sentence == (
+        "You named line 68; the fix changes line 31, and the cause is about lines 24 and 68 as"
+        " well."
+    )
+
+
+@pytest.mark.parametrize("line", [2, 3])
+def test_a_line_near_none_is_wrong_where_no_line_has_to_change(line: int):
+    answers = {"cause": "healthy", "evidence": 0.3, "line": line, "gain": 1}
+    grade = grade_case(HEALTHY, answers, SHOWN)[2]
+    assert not grade.holds
+    assert grade.sentence == f"You named line {line}; no line of the program has to change."
+
+
+def test_none_is_an_answer_where_no_line_has_to_change():
+    texts = ["cause=healthy", "evidence=30%", "line=None", "gain=1"]
+    answers, wrong = parse_answers(QUESTIONS, texts)
+    assert not wrong
+    grade = grade_case(HEALTHY, answers, SHOWN)[2]
+    assert (grade.holds, grade.sentence) == (True, "No line of the program has to change.")
+    _, (zero, word) = parse_answers(QUESTIONS, ["line=0", "line=no"])
+    assert zero == "line: Write a number above 0 or none, not 0."
+    assert word == "line: Write a plain number or none, without quotes or units."
+
+
+def test_questions_say_how_far_off_an_answer_may_be():
+    measures = {question.id: question.measure for question in QUESTIONS}
+    assert "Up to 2 lines off counts" in measures["line"]
+    assert "by up to a factor of 1.2 counts" in measures["gain"]
 
 
 def test_each_answer_is_graded_by_itself():
