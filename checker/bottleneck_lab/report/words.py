@@ -581,6 +581,12 @@ def describe_wait(row: SyncRow) -> str:
     return f"{row.line or row.caused_by or row.name}{f', {part}for {what}' if what else ''}"
 
 
+def explain_waits(rows: Sequence[SyncRow]) -> str:
+    """Say that the device works during most of the host's waits; "" where it does not."""
+    works = 2 * sum(row.busy_ns for row in rows) > sum(row.total_ns for row in rows)
+    return WAITED_BESIDE if works else ""
+
+
 def describe_awaited(row: SyncRow) -> str:
     """Return the work that most of the waiting was for, and the line that launched it where that is
     known.

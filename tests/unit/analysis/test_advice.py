@@ -134,3 +134,4 @@ def test_workers_that_fit_are_not_told_to_be_fewer(make, tmp_path):
     assert "fewer" not in only.advice
     assert "persistent_workers" not in only.advice
     assert "cannot keep up" in only.advice
+    assert "load further ahead" not in only.advice, "more batches in advance come no faster"

@@ -700,4 +700,5 @@ def test_a_wait_says_for_how_long_of_it_the_work_ran(tmp_path):
     assert (row.awaited, row.awaited_ns) == ("c", 40_000)
     assert describe_wait(row) == "cudaDeviceSynchronize, 40.0 µs of it for c"
     (alone,) = summed_up(tmp_path, kernel(0, 100), waiting(0, 100)).syncs
+    assert (row.busy_ns, row.total_ns) == (100_000, 100_000)
     assert describe_wait(alone) == "cudaDeviceSynchronize, for gemm"

@@ -47,8 +47,8 @@ LOAD_AHEAD = (
 )
 MORE_AHEAD = (
     "The worker processes cannot keep up: make each sample cheaper (decode at reduced size, cheaper"
-    " transforms, pre-processed data), start more of them while cores are free, load further ahead"
-    " (prefetch_factor)"
+    " transforms, pre-processed data), start more of them while cores are free (a larger"
+    " prefetch_factor helps only where some batches take far longer than others)"
 )
 PREPARE_AHEAD = (
     "Prepare the next batch while the device works on this one, in several threads or processes;"

@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
 from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import host_window, step_rows
-from bottleneck_lab.trace.timeline import SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline, take
 
 
 class SyncRow(msgspec.Struct, frozen=True):
@@ -26,7 +26,8 @@ class SyncRow(msgspec.Struct, frozen=True):
     `line` is the user's own line that waited, and `awaited` the work on the device that most of the
     waiting was for, with the line that launched it in `awaited_line`, and for how long of the
     waiting it ran: a wait is charged to the line that waits, not to the line whose work it waits
-    for. Lines are "" where the capture has none.
+    for. Lines are "" where the capture has none. For `busy_ns` of the waiting, the rank's devices
+    worked.
     """
 
     name: str
@@ -38,6 +39,7 @@ class SyncRow(msgspec.Struct, frozen=True):
     awaited: str = ""
     awaited_line: str = ""
     awaited_ns: int = 0
+    busy_ns: int = 0
 
 
 def find_causes(timeline: Timeline, calls: CallTree, waiting: NDArray[np.bool_]) -> list[str]:
@@ -90,17 +92,17 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
     for row, group in enumerate(zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)):
         groups[group].append(row)
     launching_lines = lines_at(timeline, timeline.runtime)
-    ranks = np.unique(waiting.rank).tolist()
-    work = {rank: _Work(timeline, rank, launching_lines) for rank in ranks}
+    work = {
+        rank: _Work(timeline, rank, launching_lines) for rank in np.unique(waiting.rank).tolist()
+    }
     texts = (*timeline.strings, "")  # -1 stands for none
     syncs = []
     for (name, cause, line), rows in groups.items():
         starts, ends = waiting.start[rows], waiting.end[rows]
         # By the name and the launching line of what ran meanwhile.
         times: Counter[tuple[int, int]] = Counter({(-1, -1): 0})
-        for rank, start, end in zip(
-            waiting.rank[rows].tolist(), starts.tolist(), ends.tolist(), strict=True
-        ):
+        ranks = waiting.rank[rows]
+        for rank, start, end in zip(ranks.tolist(), starts.tolist(), ends.tolist(), strict=True):
             work[rank].add_times(start, end, times)
         (awaited, awaited_line), awaited_ns = max(times.items(), key=lambda item: item[1])
         syncs.append(
@@ -114,6 +116,10 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
                 awaited=texts[awaited],
                 awaited_line=texts[awaited_line],
                 awaited_ns=awaited_ns,
+                busy_ns=sum(
+                    one.busy_ns(starts[ranks == rank], ends[ranks == rank])
+                    for rank, one in work.items()
+                ),
             )
         )
     return sorted(syncs, key=lambda row: -row.total_ns)
@@ -157,6 +163,7 @@ class _Work:
         # Without others, the columns are the table's own: no copies.
         rows = slice(None) if mine.all() else np.flatnonzero(mine)
         self._start, self._end, self._name = device.start[rows], device.end[rows], device.name[rows]
+        self._busy = iv.union(self._start, self._end)
         self._reached = np.maximum.accumulate(self._end)
         call = timeline.launched_by[rows]
         self._line = np.full(len(call), -1, dtype=np.int32)
@@ -171,3 +178,7 @@ class _Work:
             self._name[rows].tolist(), self._line[rows].tolist(), shared.tolist(), strict=True
         ):
             times[name, line] += max(0, ns)
+
+    def busy_ns(self, start: Ints, end: Ints) -> int:
+        """Return for how long of these stretches any of the work ran, ns."""
+        return int(iv.covered_within(self._busy, start, end).sum())

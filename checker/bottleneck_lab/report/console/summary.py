@@ -289,9 +289,7 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
 
 
 def _print_waits(sheet: Sheet, summary: Summary) -> None:
-    """Print where the host waited, and that the device works meanwhile, where it must have: all of
-    its idle time is less than half of the waits.
-    """
+    """Print where the host waited, and that the device works meanwhile, if it does."""
     if not summary.syncs:
         return
     sheet.heading(words.WAITED)
@@ -299,8 +297,8 @@ def _print_waits(sheet: Sheet, summary: Summary) -> None:
     for name, ns, code in waits[:TOP]:
         share = ns / _wall_ns(summary)
         sheet.ranked(name, share, words.format_duration(ns), code, wrapped=True)
-    if sum(ns for _, ns, _ in waits) > 2 * sum(use.idle_ns for use in summary.devices):
-        sheet.line(words.WAITED_BESIDE, indent=1, style="dim")
+    if beside := words.explain_waits(summary.syncs):
+        sheet.line(beside, indent=1, style="dim")
 
 
 def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:

@@ -246,7 +246,8 @@ def waits_table(summary: Summary) -> Markup | None:
     if summary.steps:
         often = "per step"
     head = ["line or call that waited", "caused by", often, "total", "longest for", "which ran for"]
-    return _table(head, cells, "Where the host waited for the device", numeric=(2, 3, 5))
+    caption = f"Where the host waited for the device. {words.explain_waits(summary.syncs)}"
+    return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5))
 
 
 def copies_table(summary: Summary) -> Markup | None:
