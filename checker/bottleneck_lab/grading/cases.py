@@ -331,9 +331,11 @@ def _grade_gain(
             f"with the fix it ran {case.gain:.2f}x as fast, and {case.entire:.2f}x where the cause"
             " costs nothing at all"
         )
+        if case.gain > case.entire:
+            effect += ": the fix saves other work, too"
     measured = [gain for gain in (case.gain, case.entire) if gain]
     by_share = gain_by_share(case.cause, figures)
-    beside = law_beside(evidence_of(case.cause, figures), by_share, measured[-1])
+    beside = law_beside(case.cause, evidence_of(case.cause, figures), by_share, measured[-1])
     reported = figures.get("largest_gain_ratio", 0.0)
     if reported and case.switches and case.cause != MEMORY_GROWTH:
         beside += reported_beside(case.cause, reported, *measured, *filter(None, [by_share]))
@@ -346,7 +348,7 @@ def _grade_gain(
     )
 
 
-def law_beside(share: float, by_share: float, measured: float) -> str:
+def law_beside(cause: str, share: float, by_share: float, measured: float) -> str:
     """Return a sentence about the gain by Amdahl's law, where it is not the measured one without
     the cause, and why; empty else.
     """
@@ -354,7 +356,9 @@ def law_beside(share: float, by_share: float, measured: float) -> str:
         return ""
     why = "without the cause, other gaps closed or work was saved as well"
     if by_share > measured:
-        why = "without the cause something stays, such as pauses between queued kernels"
+        why = "without the cause something stays"
+        if cause == "launch-bound":
+            why += ", such as pauses between queued kernels"
     return f" Amdahl's law gives {by_share:.2f}x for the share of {share:.1%}, and counts; {why}."
 
 
@@ -369,10 +373,10 @@ def reported_beside(cause: str, reported: float, *others: float) -> str:
             f" The report's {reported:.2f}x would need what the late rank does for longer to go"
             " altogether; the fix spreads the same work over the ranks."
         )
-    return (
-        f" The report's {reported:.2f}x is worked out from the capture alone: without the cause,"
-        " pauses between queued kernels stay, and other gaps may close."
-    )
+    why = ""
+    if cause == "launch-bound":
+        why = ": without the cause, pauses between queued kernels stay, and other gaps may close"
+    return f" The report's {reported:.2f}x is worked out from the capture alone{why}."
 
 
 def streak(past: Sequence[PastCase]) -> int:

@@ -120,6 +120,23 @@ def test_what_the_questions_rule_gives_for_the_share_is_a_right_gain(share, gain
     assert "pauses between queued kernels" in result.sentence
 
 
+def test_a_fix_that_gains_more_than_the_cause_costs_saves_other_work_too():
+    for entire, more in ((6.3, True), (40.0, False)):
+        case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [LAUNCHES], entire=entire)
+        answers = {"cause": "launch-bound", "evidence": 0.88, "line": 54, "gain": 31}
+        sentence = grade_case(case, answers, {"idle_launch_share": 0.88})[-1].sentence
+        assert ("nothing at all: the fix saves other work, too." in sentence) is more
+
+
+def test_a_gain_has_only_a_reason_that_its_cause_allows():
+    """Pauses between kernels are next to nothing where the device is busy all along."""
+    double = Switch("double", "compute-bound", "Train in single.", 5.35, [28])
+    case = Case("c", "C", 1, "", "", "compute-bound", 10.0, {}, [double])
+    answers = {"cause": "compute-bound", "evidence": 0.995, "line": 28, "gain": 3.9}
+    sentence = grade_case(case, answers, {"busy_share": 0.995, "largest_gain_ratio": 3.85})[-1]
+    assert "The report's 3.85x is worked out from the capture alone." in sentence.sentence
+
+
 def test_no_share_of_a_busy_device_is_what_a_fix_gains():
     case = Case("c", "C", 1, "", "", "compute-bound", 10.0, {}, [replaced(gain=1.4)])
     answers = {"cause": "compute-bound", "evidence": 0.99, "line": 54, "gain": 100}
