@@ -296,9 +296,12 @@ def _after_check(
     # second, with one ending or another: `Z`, `+00:00`.
     committed = max((made.at[:19] for made in record.commitments), default="")
     corrected = committed > last.started_at[:19]
+    answers_decide = last.reason == "wrong diagnosis" or any(
+        each.kind == "diagnosis" and each.holds is None for each in last.criteria
+    )
+    if corrected and answers_decide and last.outcome != "ERROR":
+        return NextStep("lab check", "You have corrected your diagnosis: check it.")
     if last.reason == "wrong diagnosis":
-        if corrected:
-            return NextStep("lab check", "You have corrected your diagnosis: check it.")
         return NextStep(
             "lab diagnose",
             "It marks the answers that the last check found wrong. Correct them; then `lab check`.",

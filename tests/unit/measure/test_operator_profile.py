@@ -3,6 +3,7 @@ from each kind of wrong one.
 """
 
 import gzip
+import itertools
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.course import proving
@@ -49,6 +51,7 @@ from bottleneck_lab.measure.kinds.operator_profile.judging import (
     COMPUTE,
     FAR,
     MEMORY,
+    described_answers,
     either_order,
     measured_answers,
     wrong_bounds,
@@ -796,6 +799,63 @@ def test_beside_other_programs_only_what_hangs_on_times_is_spared(
 ):
     monkeypatch.setattr(check.LoadMeter, "cores", lambda _: 0.9)
     assert checked(ANSWERS | wrong).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("balances", "outcome"), [((20.0, 20.0), "FAIL"), ((20.0, 60.0), "INCONCLUSIVE")], ids=str
+)
+def test_beside_other_programs_a_bound_is_spared_only_if_a_measured_balance_explains_it(
+    checked, monkeypatch, balances, outcome
+):
+    """The convolution does 51 FLOP a byte: out of reach of a balance of 20, not of one of 60."""
+    monkeypatch.setattr(check.LoadMeter, "cores", lambda _: 1.4)
+    probed, call = itertools.cycle(balances), Recorder.call
+
+    def probe(recorder, inputs):
+        if len(inputs) == 3 and inputs[0] == "probe":
+            return 0.0, [np.array([100e9 / next(probed), 100e9]), "cpu"]
+        return call(recorder, inputs)
+
+    monkeypatch.setattr(Recorder, "call", probe)
+    monkeypatch.setattr(
+        check, "intensities", lambda *_: dict.fromkeys(PROBED, 0.25) | {PROBED[0]: 51.0}
+    )
+    verdict = checked(ANSWERS | {"bounds": "memory-bound, memory-bound, memory-bound"})
+    assert verdict.outcome == outcome
+    assert ("which may explain it" in verdict.summary) == (outcome == "INCONCLUSIVE")
+
+
+PROBED = [ANSWERS[rank] for rank in PLACES]
+
+
+def test_a_balance_that_was_saved_and_differs_is_named(checked, monkeypatch):
+    """The check's own is 160 GFLOP/s over 25 GB/s: 6.4."""
+    machine = Machine("CPU", {"fp32": 96e9}, 5e9, threads=1)
+    monkeypatch.setattr(check, "stored_ceilings", lambda *_: machine)
+    notes = " ".join(checked(ANSWERS).notes)
+    assert "a balance of 6.4 FLOP/byte, and `lab doctor --measure` saved 19 here" in notes
+    near = Machine("CPU", {"fp32": 35e9}, 5e9, threads=1)
+    monkeypatch.setattr(check, "stored_ceilings", lambda *_: near)
+    assert "lab doctor --measure" not in " ".join(checked(ANSWERS).notes)
+
+
+def test_answers_beyond_the_lab_s_tolerance_are_said_to_count_for_the_range_measured(truth):
+    near = described_answers(RIGHT, truth)
+    assert (
+        near["shares"] == "60.0%, 20.0%, 12.0%; measured 60.0%, 20.0%, 12.0%, known to 0.5 points"
+    )
+    assert near["ceiling"] == "2.50x; measured 2.50x"
+    wide = dict(truth.shares) | {CONV: Share(CONV, 0.60, 0.04, fresh=0.55)}
+    answers = RIGHT | {"first_share": 0.52, "ceiling": 2.08}
+    assert problems(answers, replace(truth, shares=wide)) == {}
+    far = described_answers(answers, replace(truth, shares=wide))
+    assert far["shares"].endswith(
+        "known to 4.0 points; allowed from what a capture here may show: 51.0% to 64.0% for the"
+        " first"
+    )
+    assert far["ceiling"].endswith(
+        "measured 2.50x; it follows from your own share of the first, which is right"
+    )
 
 
 def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, monkeypatch):

@@ -727,6 +727,26 @@ class TestNextStep:
             record(workspace, wrong, folder)
         assert self.next(workspace) == "lab check", "the commitment is younger than the check"
 
+    def test_a_corrected_answer_that_a_check_left_open_is_checked_without_more_advice(
+        self, workspace
+    ):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        unsure = CriterionResult(id="cause", kind="diagnosis", holds=None, sentence="No.")
+        verdict = msgspec.structs.replace(make_verdict(Outcome.INCONCLUSIVE), criteria=[unsure])
+
+        def why(started_at):
+            at = msgspec.structs.replace(verdict, started_at=started_at)
+            with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+                record(workspace, at, folder)
+            return next_step.next_here(
+                workspace, load_attempts(workspace), load_record(workspace), {}, progress.Progress()
+            ).why
+
+        assert "follow its advice" in why("2036-11-21T09:00:00+00:00")
+        assert why("2006-11-21T09:00:00+00:00") == "You have corrected your diagnosis: check it."
+
     def test_where_there_is_no_timeline_the_output_is_what_one_looks_at(self, content):
         file = content / "labs" / "slow" / "lab.toml"
         file.write_text('evidence = "run"\n' + file.read_text())

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from bottleneck_lab.errors import BusyMachineError, CaptureError
 from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_held_against
+from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.operator_profile import OperatorProfileSettings
@@ -48,7 +49,11 @@ from bottleneck_lab.measure.kinds.operator_profile.judging import (
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
+OTHER_BALANCE = 1.5
+"""A saved balance that differs from the check's by this factor is named."""
 LEARNER_TRIES = 3
+PROBES = 4
+"""Measurements of the machine's ceilings, each of which takes a fraction of a second."""
 PASSES = range(3, 7)
 """The learner's script is told to record one of these numbers of passes, but not the lab's own,
 which a script could know.
@@ -103,6 +108,7 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
             f"Other programs kept {other_cores:.1f} cores busy during the check's own captures: its"
             " times are less certain, for what holds as much as for what does not."
         )
+    notes += _other_balance(truth, context.settings.threads)
     results = [
         replace(each, counted=words) if each.holds and (words := right.get(each.id)) else each
         for each in results
@@ -113,6 +119,21 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
         notes=notes,
         conditions=Conditions(other_cores=beside_script, cores=os.cpu_count()),
     )
+
+
+def _other_balance(truth: Truth, threads: int) -> list[str]:
+    """Say that the balance saved here, which the learner's answer may rest on, is another one."""
+    stored = None if truth.capture.has_device else stored_ceilings("cpu", threads)
+    if stored is None:
+        return []
+    saved = stored.flops["fp32"] / stored.bytes_per_s
+    if max(saved / truth.balance, truth.balance / saved) < OTHER_BALANCE:
+        return []
+    return [
+        f"The check measured a balance of {truth.balance:.2g} FLOP/byte, and `lab doctor --measure`"
+        f" saved {saved:.2g} here: other programs disturbed one of them, or both. The check goes by"
+        " its own."
+    ]
 
 
 def _find_truth(
@@ -149,19 +170,43 @@ def _find_truth(
             "Close other programs and check again.",
         )
     quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
-    # Bytes and FLOP per second, measured. A known GPU's balance is the published one: the probe
-    # reaches neither ceiling quite.
-    (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
-    published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
-    balance = float(next(published, rate / bandwidth))
+    ceilings = _probe(reference)
+    allowed = frozenset(capture("marked").operators)
     reached: dict[str, float] = {}
     if quietest.has_device:
-        reached = reached_shares(quietest, judge.work, float(bandwidth), float(rate))
-    intensity = intensities(quietest, judge.work)
-    allowed = frozenset(capture("marked").operators)
-    shares = with_fresh(estimate_shares(captures, passes), cold, passes)
-    truth = Truth(shares, quietest, cold, balance, intensity, allowed, reached)
+        reached = reached_shares(quietest, judge.work, ceilings.bytes_per_s, ceilings.flop_per_s)
+    # A known GPU's balance is the published one: the probe reaches neither ceiling quite.
+    published = [value for key, value in judge.KNOWN_BALANCE.items() if key in ceilings.device]
+    truth = Truth(
+        with_fresh(estimate_shares(captures, passes), cold, passes),
+        quietest,
+        cold,
+        balance=published[0] if published else ceilings.flop_per_s / ceilings.bytes_per_s,
+        intensity=intensities(quietest, judge.work),
+        allowed=allowed,
+        balance_range=() if published else ceilings.balance_range,
+        reached=reached,
+    )
     return truth, len(captures)
+
+
+class _Ceilings(NamedTuple):
+    """The most that any probe of the machine reached, the device that it ran on, and the balances
+    at which the probes' lowest and highest figures leave the machine.
+    """
+
+    bytes_per_s: float
+    flop_per_s: float
+    device: str
+    balance_range: tuple[float, float]
+
+
+def _probe(reference: CallSession) -> _Ceilings:
+    """Measure the ceilings a few times. Other programs only ever lower one, so the best counts."""
+    replies = [reference.call(["probe", np.zeros(1, np.uint8), 0])[1] for _ in range(PROBES)]
+    bandwidths, rates = ([float(reply[0][index]) for reply in replies] for index in (0, 1))
+    least, most = min(rates) / max(bandwidths), max(rates) / min(bandwidths)
+    return _Ceilings(max(bandwidths), max(rates), str(replies[0][1]), (least, most))
 
 
 class _Task(NamedTuple):

@@ -81,6 +81,10 @@ class Truth:
     """The operators of a capture that holds the passes, and the marks that a check leaves in it,
     and nothing else.
     """
+    balance_range: tuple[float, ...] = ()
+    """The least and the largest balance that a pair of the measured ceilings gives; empty where the
+    balance is the published one.
+    """
     reached: Mapping[str, float] = field(default_factory=dict)
     """On a GPU, the share (0-1) of what its roofline allows that each operator reaches; empty on a
     CPU.

@@ -15,6 +15,7 @@ from bottleneck_lab.measure.kinds.operator_profile.figures import (
     PLACES,
     Share,
     Truth,
+    uncertainty,
 )
 from bottleneck_lab.measure.kinds.operator_profile.genuine import TimingComplaint
 
@@ -28,8 +29,6 @@ DISTURBED_SHARE = 0.2
 """Other programs shift a share by less than this. With several at work on both of two cores, the
 convolutions had 31% and 52% in place of 48% and 40%.
 """
-DISTURBED_BALANCE = 4.0
-"""They shift the balance of memory and arithmetic by less than this factor."""
 SHARE_TOLERANCE, SHARE_PART = 0.05, 0.3
 """A share may be off by the first, but by no more than this part of itself: a small operator takes
 less than five points in all.
@@ -135,15 +134,48 @@ def described_answers(answers: Answers, truth: Truth) -> dict[str, str]:
     measured = ", ".join(f"{share:.1%}" for share in shares)
     ranked = ", ".join(f"{share.name} {share.share:.1%}" for share in truth.ranked()[: len(PLACES)])
     close = either_order(answers, truth)
+    known = f"{100 * uncertainty(truth.shares):.1f}"
     intensities = ", ".join(f"{truth.intensity[name]:.3g}" for name in names)
     return {
         "top-operators": f"measured {ranked}{f'; {close}' if close else ''}",
-        "shares": f"{', '.join(f'{share:.1%}' for share in own)}; measured {measured}",
+        "shares": (
+            f"{', '.join(f'{share:.1%}' for share in own)}; measured {measured}, known to"
+            f" {known} points{_far_shares(answers, truth)}"
+        ),
         "bounds": f"{intensities} FLOP/byte, where the balance is {truth.balance:.2g}",
         "ceiling": (
             f"{_number(answers.get('ceiling')):.2f}x; measured {ceiling(min(shares[0], 1.0)):.2f}x"
+            f"{_far_ceiling(answers, shares[0])}"
         ),
     }
+
+
+def _far_shares(answers: Answers, truth: Truth) -> str:
+    """Say why shares count that are further from the measured ones than the lab allows: by the
+    range that an honest capture may show. Begins with a semicolon; empty if there is none.
+    """
+    ranges = []
+    for rank in PLACES:
+        right = truth.shares[full_name(answers.get(rank))]
+        off = abs((_number(answers.get(f"{rank}_share")) or 0.0) - right.share)
+        if off > _share_tolerance(right):
+            ranges.append(f"{max(right.low, 0.0):.1%} to {right.high:.1%} for the {rank}")
+    if not ranges:
+        return ""
+    return f"; allowed from what a capture here may show: {', '.join(ranges)}"
+
+
+def _far_ceiling(answers: Answers, share: float) -> str:
+    """Say why a ceiling counts that is further from the measured share's than the lab allows."""
+    answer, right = _number(answers.get("ceiling")) or 0.0, ceiling(min(share, 1.0))
+    if abs(answer - right) <= CEILING_TOLERANCE * right:
+        return ""
+    return "; it follows from your own share of the first, which is right"
+
+
+def _share_tolerance(right: Share) -> float:
+    """Return by how much an answer may be outside what an honest capture may show."""
+    return min(SHARE_TOLERANCE, SHARE_PART * right.share)
 
 
 def _other_order(names: list[str], truth: Truth) -> str:
@@ -202,7 +234,7 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
                 f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
             )
         right = truth.shares[name]
-        if right.off_by(answer) > min(SHARE_TOLERANCE, SHARE_PART * right.share):
+        if right.off_by(answer) > _share_tolerance(right):
             why = _other_share(name, answer, truth)
             problem = (
                 f"`{rank}_share` is off by more than five points or three tenths of itself."
@@ -274,10 +306,11 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
                 " machine's balance: its operations per second over its bytes per second."
                 + (_ROOF_RULE if truth.reached else "")
             )
-            # The machine's balance is measured, and so is the time that a GPU's operator took.
-            ratio = intensity / truth.balance
-            may_be_noise = reached is not None or (
-                answer != FAR and 1 / DISTURBED_BALANCE < ratio < DISTURBED_BALANCE
+            # The machine's balance is measured, and so is the time that a GPU's operator took. An
+            # answer that fits no balance that was measured is wrong, however busy the machine.
+            may_be_noise = reached is not None or any(
+                answer in right_bounds(intensity, balance, reached)
+                for balance in truth.balance_range
             )
             return TimingComplaint(problem) if may_be_noise else problem
     return None
