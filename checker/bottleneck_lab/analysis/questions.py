@@ -77,12 +77,12 @@ QUESTIONS = (
     ),
     Question(
         "start-up",
-        "Which calls came before the first work of each device, and how long did they take?",
+        "Which calls began before the first work of each device, and how long had they taken?",
         """
         SELECT runtime.rank, runtime.name, count(*) AS calls,
-               sum(runtime.duration) / 1e6 AS total_ms
+               sum(min(runtime.end, work.first) - runtime.start) / 1e6 AS total_ms
         FROM runtime JOIN (SELECT rank, min(start) AS first FROM device GROUP BY rank) AS work
-          ON runtime.rank = work.rank AND runtime.end <= work.first
+          ON runtime.rank = work.rank AND runtime.start < work.first
         GROUP BY runtime.rank, runtime.name ORDER BY total_ms DESC LIMIT 20
         """,
     ),

@@ -29,6 +29,8 @@ _UNTELLING = re.compile(r"Params|Array|Opaque|Metadata|Calculator|Load|Store|Pol
 _SPACES = re.compile(r"^(?:at::native::|\(anonymous namespace\)::|anonymous::)+")
 # `ncclKernel_allreduce (emulated: modelled link, not NCCL)`
 _EMULATED_LINK = re.compile(r"^ncclKernel_(\w+) \(emulated: .*\)$")
+_LINE = re.compile(r"(.+)(\(\d+(?:-\d+)?\): .+)$")
+_LEAST_OF_FILE = 8
 # Names that say nothing without the one before them.
 _BARE = {"kernel", "Kernel", "Kernel2", "kernel2"}
 MOST_PARTS = 2
@@ -52,10 +54,12 @@ def short_name(name: str) -> str:
 
 def cut_name(name: str, room: int, ellipsis: str = "…") -> str:
     """Return a name in at most `room` characters, with its middle left out: names often differ only
-    at their end.
+    at their end. A line of Python, "train.py(31): f", keeps its number: the file's name is cut.
     """
     if len(name) <= room:
         return name
+    if (line := _LINE.match(name)) and len(line[2]) + _LEAST_OF_FILE <= room:
+        return cut_name(line[1], room - len(line[2]), ellipsis) + line[2]
     left = max(0, room - len(ellipsis))
     tail = left * 2 // 5
     return name[: left - tail] + ellipsis + name[len(name) - tail :]

@@ -30,6 +30,7 @@ from bottleneck_lab.grading.criteria import (
 from bottleneck_lab.grading.diagnosis import describe_check_ceiling
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 from bottleneck_lab.report.check_ceiling import check_ceiling
+from bottleneck_lab.report.kernel_names import cut_name, short_name
 from bottleneck_lab.trace.names import CALIBRATED, FIXED_PRICE, MODELLED_HOST
 from bottleneck_lab.trace.timeline import Timeline
 from bottleneck_lab.wording import counted
@@ -84,6 +85,8 @@ ONLY_IDLE = (
     "Only the time in which the device was idle for this reason counts here; the whole time of each"
     " line stands further below."
 )
+AWAITED_ROOM = 60
+"""A kernel's name of more characters is shortened where it stands in a sentence."""
 MOSTLY = 0.9
 """Work that runs for this share (0-1) of a wait is what the wait is for."""
 
@@ -575,7 +578,8 @@ def describe_wait(row: SyncRow) -> str:
     """State who waited, and for what: the line where the capture has lines, else what called; and
     how long that ran of the waiting, where other work took much of it.
     """
-    what, part = describe_awaited(row), ""
+    awaited = cut_name(short_name(row.awaited), AWAITED_ROOM)
+    what, part = describe_awaited(msgspec.structs.replace(row, awaited=awaited)), ""
     if row.awaited_ns < MOSTLY * row.total_ns:
         part = f"{format_duration(row.awaited_ns)} of it "
     return f"{row.line or row.caused_by or row.name}{f', {part}for {what}' if what else ''}"

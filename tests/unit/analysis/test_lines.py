@@ -106,6 +106,16 @@ def test_a_frame_that_was_open_all_along_has_no_line(summary):
     assert not any(row.exact for row in found.lines)
 
 
+def test_a_thread_that_only_sleeps_has_no_functions(summary):
+    """A progress bar's monitor waits beside the steps for all of their time."""
+    frames = [
+        event("python_function", "train.py(12): forward", 0, 600),
+        event("python_function", "tqdm/_monitor.py(60): run", 0, 900, tid=99),
+        event("cpu_op", "aten::mm", 10, 500),
+    ]
+    assert [row.line for row in summary(frames).lines] == ["train.py: forward"]
+
+
 def test_time_outside_the_steps_is_no_line_s(summary):
     events = [
         line("train.py(3): load", 0, 5_000),

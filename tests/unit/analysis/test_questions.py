@@ -385,6 +385,22 @@ def test_the_call_that_made_the_context_is_named(loaded):
     assert "981 ms of them in one cudaFree call" in describe_startup(startup)
 
 
+@pytest.mark.parametrize(
+    ("step", "is_first"), [("ProfilerStep#0", True), ("ProfilerStep#5", False), ("step 1", True)]
+)
+def test_a_recording_that_began_after_earlier_steps_has_no_start_up(loaded, step, is_first):
+    """A profiler's schedule skips steps, and the first call of the runtime with them."""
+    timeline = loaded(
+        event("user_annotation", step, 0, 50_000),
+        event("cuda_runtime", "cudaMemcpyAsync", 100, 40_000, correlation=1),
+        kernel("copy", 36_000, 4_000, 1),
+    )
+    assert (find_startup(timeline) is not None) is is_first
+    # The call that the first work came from counts until that began.
+    (row,) = ask(timeline, "start-up").rows
+    assert row[1:] == ["cudaMemcpyAsync", 1, 35.9]
+
+
 @pytest.mark.parametrize("length", [100, 20_000])
 def test_a_short_start_or_one_of_many_calls_is_not_told(loaded, length):
     timeline = loaded(

@@ -4,8 +4,10 @@ wrong.
 
 import importlib
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bottleneck_lab import load, summarise
@@ -699,6 +701,9 @@ def test_a_wait_says_for_how_long_of_it_the_work_ran(tmp_path):
     (row,) = summed_up(tmp_path, *rows, waiting(0, 100)).syncs
     assert (row.awaited, row.awaited_ns) == ("c", 40_000)
     assert describe_wait(row) == "cudaDeviceSynchronize, 40.0 µs of it for c"
+    long = msgspec.structs.replace(row, awaited=f"Cijk_{'MT64x64_' * 100}end", total_ns=40_000)
+    assert re.fullmatch(r"cudaDeviceSynchronize, for Cijk_.*….*_end", describe_wait(long))
+    assert len(describe_wait(long)) < 90
     (alone,) = summed_up(tmp_path, kernel(0, 100), waiting(0, 100)).syncs
     assert (row.busy_ns, row.total_ns) == (100_000, 100_000)
     assert describe_wait(alone) == "cudaDeviceSynchronize, for gemm"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bottleneck_lab.report.kernel_names import short_name, short_names
+from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 
 NATIVE = "void at::native::"
 MEAN = (
@@ -109,3 +109,9 @@ def test_no_two_names_are_alike_whatever_they_are():
     names = [elementwise(f"F{n % 3}<{kind}>", n) for n in range(9) for kind in ("int", "long")]
     names += ["void g<(Kind)0>(int)", "void g<(Kind)2>(int)", "void g(int)", "void g(long)"]
     assert len({*short_names(names).values()}) == len({*names})
+
+
+def test_a_line_that_is_cut_keeps_its_number():
+    """Lines of one file and function differ in nothing else."""
+    cut = [cut_name(f"modeling_bert.py({n}): forward", 27) for n in (364, 465)]
+    assert cut == ["modeling…t.py(364): forward", "modeling…t.py(465): forward"]

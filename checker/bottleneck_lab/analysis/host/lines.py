@@ -404,6 +404,10 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     own = ~named(timeline, python, _LIBRARY)
     # A loader's workers have a list of their own.
     own &= ~np.isin(python.thread, worker_threads(timeline))
+    # A thread that neither calls operators nor the runtime, as a monitor that sleeps, is no part of
+    # a step.
+    working = np.union1d(timeline.operators.thread, timeline.runtime.thread)
+    own &= np.isin(python.thread, working)
     rows, duration = calls.rows(PYTHON)[own], (python.end - python.start)[own]
     layer = np.full(len(calls.layer), -1, dtype=np.int8)
     layer[rows] = PYTHON

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Timeline
 
 # A start-up is named where it is long, and one call was most of it (0-1).
@@ -27,7 +29,7 @@ class StartUp(msgspec.Struct, frozen=True):
 
 def find_startup(timeline: Timeline) -> StartUp | None:
     """Return the longest start-up of all ranks; None where none is long, or no one call of the
-    runtime was much of it.
+    runtime was much of it. A recording that began after earlier steps holds no first call.
     """
     device, calls = timeline.device, timeline.runtime
     longest = None
@@ -40,7 +42,7 @@ def find_startup(timeline: Timeline) -> StartUp | None:
             for table in tables
             if (mine := table.rank == rank).any()
         ]
-        if not works.any() or not begins:
+        if not works.any() or not begins or _follows_steps(timeline, rank):
             continue
         first = int(device.start[works.argmax()])
         length = first - min(begins)
@@ -56,6 +58,16 @@ def find_startup(timeline: Timeline) -> StartUp | None:
         if longest is None or started.ns > longest.ns:
             longest = started
     return longest
+
+
+def _follows_steps(timeline: Timeline, rank: int) -> bool:
+    """Return True if the first recorded step is not the program's first, by its number."""
+    steps = step_rows(timeline)
+    mine = steps.rank == rank
+    name = timeline.strings[int(steps.name[mine.argmax()])] if mine.any() else ""
+    number = STEP_NAME.match(name)
+    # torch.profiler counts from 0; programs count their own steps from 0 or 1.
+    return number is not None and int(number[1]) > (0 if name.startswith(STEP) else 1)
 
 
 def _recurs(timeline: Timeline, call: int) -> bool:
