@@ -39,6 +39,7 @@ SUMMARY: Any = SimpleNamespace(
     memory=[],
     syncs=[],
     ranks=[0],
+    batches_per_step=0.0,
     emulated=False,
     quality=SimpleNamespace(reliable=True, reasons=[]),
 )

@@ -48,7 +48,8 @@ SECTIONS = {
         ),
         "run": "Run this lab's workload as it is now, and show its output.",
         "profile": (
-            "Capture the lab's workload, or any program after `--`, and show where the time went."
+            "Capture the lab's workload, or any program after `--`, and show where the time went;"
+            " `lab report` shows the rest."
         ),
         "report": (
             "Read a capture top-down: where the time went, the largest block, what is inside it;"
