@@ -16,6 +16,23 @@ def learner(tmp_path: Path) -> Learner:
     return Learner(tmp_path, content_root())
 
 
+def test_questions_are_of_a_case_that_is_open(learner: Learner):
+    refused = learner.lab("case", "--questions")
+    assert refused.returncode == 2
+    assert "No case is open" in refused.stderr
+    assert not (learner.folder / "cases").exists()
+
+
+@pytest.mark.parametrize("command", ["hint", "solution", "check"])
+def test_what_only_labs_have_is_refused_by_name_in_a_case(learner: Learner, command: str):
+    learner.lab("case")
+    refused = learner.lab(command, at=learner.folder / "cases" / "0001")
+    assert refused.returncode == 2
+    sentence = " ".join(refused.stderr.split())
+    assert "This folder is a case's, not a lab's: it has no hints, no check" in sentence
+    assert "`lab case` shows its questions" in sentence
+
+
 def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     drawn = learner.lab("case", "--set", "friday:2", "--timed", "60")
     assert drawn.returncode == 0, drawn.stderr

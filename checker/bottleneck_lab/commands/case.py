@@ -81,6 +81,8 @@ def command(
     if skip_:
         _skip()
         return
+    if questions:
+        _require_open()
     given = _read_answers(answer) if answer else {}
     drawn, fresh = draw_case(Path.cwd(), level=level, set_name=set_, limit_s=60.0 * (timed or 0.0))
     if sys.stdin.isatty() and not json and not fresh and not answer:
@@ -103,8 +105,7 @@ def _read_answers(texts: list[str]) -> dict[str, Answer]:
     """Return the answers to all questions of the open case. Raises UsageError if none is open, or
     an answer is missing or malformed.
     """
-    if open_case() is None:
-        raise UsageError("No case is open.", "`lab case` draws one.")
+    _require_open()
     given, wrong = parse_answers(QUESTIONS, texts)
     if wrong:
         raise UsageError("\n".join(wrong), "`lab case` shows the questions and their choices.")
@@ -117,10 +118,16 @@ def _read_answers(texts: list[str]) -> dict[str, Answer]:
     return given
 
 
-def _skip() -> None:
+def _require_open() -> DrawnCase:
+    """Return the open case. Raises UsageError if none is."""
     drawn = open_case()
     if drawn is None:
         raise UsageError("No case is open.", "`lab case` draws one.")
+    return drawn
+
+
+def _skip() -> None:
+    drawn = _require_open()
     skip()
     say("The case is put away. Its causes stay hidden: it may be drawn again, after all others.")
     say_next(_draw_command(drawn.set))

@@ -24,6 +24,7 @@ from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import circumstances, code_of, is_of_memory, measures_others
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.check_ceiling import check_ceiling
+from bottleneck_lab.report.comparison_words import describe_headline
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
 from bottleneck_lab.trace import load
@@ -96,7 +97,11 @@ def command(
     sides = _sides(before, after)
     again = _control(control, sides)
     if html:
-        say(f"The comparison is in {_write(sides, again, html.expanduser().absolute())}")
+        target = html.expanduser().absolute()
+        headline, _ = describe_headline(_write(sides, again, target))
+        for line in headline:
+            say(f"{line}.", style="bold")
+        say(f"The comparison is in {target}")
         return
     comparison = _compared(sides, *([*map(_observed, side)] for side in (*sides, again)))
     if json:
@@ -280,8 +285,10 @@ def _stale(side: Side) -> str:
     )
 
 
-def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
-    """Write the page about both; of repeated captures it draws the first pair."""
+def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Comparison:
+    """Write the page about both, and return the comparison; of repeated captures the page draws the
+    first pair.
+    """
     first, observed = [], []
     for side in sides:
         first.append(analyse(load(side[0])))
@@ -293,4 +300,4 @@ def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())
-    return target
+    return comparison

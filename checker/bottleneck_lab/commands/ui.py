@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.ascii import to_ascii
-from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json
+from bottleneck_lab.workspace.cases import case_at, open_case
+from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json, workspace_above
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DeviceName = Annotated[
@@ -98,6 +100,14 @@ def print_json(value: Any) -> None:
 
 def here() -> Workspace:
     """Return the workspace of the current folder. Raises UsageError if there is none."""
+    case = case_at(Path.cwd())
+    if case is not None and workspace_above(Path.cwd()) is None:
+        raise UsageError(
+            "This folder is a case's, not a lab's: it has no hints, no check and no solution.",
+            "`lab case` shows its questions and takes the answers."
+            if case == open_case()
+            else "`lab case` draws another case; `lab list` shows the labs.",
+        )
     return find_workspace(Path.cwd())
 
 

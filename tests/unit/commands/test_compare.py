@@ -184,7 +184,11 @@ def test_a_benchmark_that_measures_more_is_not_slower(tmp_path, monkeypatch):
     made = json.loads(CliRunner().invoke(app, ["compare", "--json"]).output)["comparison"]
     assert made["outcome"] == "differs"
     page = tmp_path / "page.html"
-    assert CliRunner().invoke(app, ["compare", "--html", str(page)]).exit_code == 0
+    written = CliRunner().invoke(app, ["compare", "--html", str(page)])
+    assert written.exit_code == 0
+    headline, file = written.stdout.split("The comparison is in ")
+    assert "Neither faster nor slower" in headline, "what it comes to stands beside its page"
+    assert Path("".join(file.split())) == page
     assert "Neither faster nor slower" in page.read_text()
 
 
