@@ -138,7 +138,10 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
         message = "These are the same capture."
         if before is None:
             message = f"{_name(sides[0])} is the only capture with a timeline here."
-        raise UsageError(message, "Once the code is changed, `lab profile` makes another.")
+        remedy = "Once the code is changed, `lab profile` makes another."
+        if before is None and after is None and _stale(new):
+            remedy = "The code has changed since: run `lab profile`."
+        raise UsageError(message, remedy)
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
         raise UsageError(

@@ -65,7 +65,12 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
     if passes and passes[-1] is not last:
         say(f"Passed with check {passes[-1].number}.", style="green")
     if last:
-        say(f"Check {last.number}: {last.verdict.outcome}. {last.verdict.summary}")
+        summary = last.verdict.summary
+        for each in last.verdict.criteria:
+            # That all is met says it already, where no figure goes with it.
+            if last.verdict.outcome == "PASS" and each.value is None:
+                summary = summary.replace(each.sentence, "")
+        say(f"Check {last.number}: {last.verdict.outcome}. {summary.strip()}")
     change = workspace.changed_lab()
     if change:
         say(change, style="yellow")

@@ -70,6 +70,11 @@ _CORRECTED = (
     "It was wrong in your first diagnosis, which is the one that counts: where work is graded, a"
     " corrected answer earns no points, even with a PASS."
 )
+RESTED_ON_WRONG_CAUSE = (
+    "It is unchanged, but rested on a wrong cause in your first diagnosis, which is the one that"
+    " counts: where work is graded, it earns no points, even with a PASS."
+)
+"""Of an answer that is judged by the cause beside it, which alone was corrected."""
 
 
 def grade_diagnosis(
@@ -95,8 +100,10 @@ def grade_diagnosis(
         if question.predicts_gain and result.holds:
             continue
         if result.holds and not at_first[question.id].holds:
+            is_same = answers.get(question.id) == (first or {}).get(question.id)
+            why = RESTED_ON_WRONG_CAUSE if is_same else _CORRECTED
             result = msgspec.structs.replace(
-                result, sentence=f"{result.sentence} {_CORRECTED}", corrected=True
+                result, sentence=f"{result.sentence} {why}", corrected=True
             )
         results.append(result)
     latest = _prediction(questions, answers)
@@ -190,12 +197,13 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
     """Return how long a stretch may be, in ms of the capture if there is one, and how much of it
     has to be what the question asks for.
     """
-    limits = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
+    shares = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the recording"
+    limits = f"{shares} long"
     if seen is not None:
         least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
-        limits = f"{least:.3g} to {most:.3g} ms"
+        limits = f"{least:.3g} to {most:.3g} ms long ({shares}, {seen.span_ns / 1e9:.3g} s)"
     return (
-        f"A stretch is {limits} long, or as long as the capture's longest gap. At least"
+        f"A stretch is {limits}; the longest gap may be marked whole, whatever its length. At least"
         f" {question.least:.0%} of it must be what the question asks for: a gap that begins or ends"
         " with something else has to be trimmed."
     )

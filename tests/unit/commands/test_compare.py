@@ -119,6 +119,21 @@ def test_it_says_which_captures_it_compares_and_that_the_code_has_changed(tmp_pa
     assert "train.py changed after 0002-torch, the latest capture" in shown
 
 
+def test_a_single_capture_of_code_that_has_changed_since_asks_for_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    (folder / "trace.json.gz").symlink_to(BEFORE)
+    code = workspace.lab.code_hash(workspace.root)
+    made = {"files": ["trace.json.gz"], "code": code, "made_at": "2026-11-21T02:31:10+00:00"}
+    (folder / "capture.json").write_text(json.dumps(made))
+    monkeypatch.chdir(workspace.root)
+    assert "Once the code is changed" in lab(at=workspace.root).stderr
+    (workspace.root / "train.py").write_text("raise SystemExit")
+    assert "The code has changed since: run `lab profile`." in (lab(at=workspace.root).stderr)
+
+
 def test_the_latest_capture_is_set_against_the_code_before_its_edit(tmp_path, monkeypatch):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")

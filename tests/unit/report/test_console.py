@@ -27,6 +27,7 @@ from bottleneck_lab.analysis.selection import (
 from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
+from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.breakdown import wall_parts
@@ -113,7 +114,10 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
 def test_the_card_says_what_a_corrected_answer_earns(draw):
     answer = CriterionResult("cause", "diagnosis", True, "cause: right", corrected=True)
     text = draw(render_verdict, replace(made_up.passed(), criteria=[answer]))
-    assert "no points where work is graded" in " ".join(text.split())
+    assert "corrected after your first diagnosis, so no points where" in " ".join(text.split())
+    rested = replace(answer, sentence=f"evidence: 60%. {RESTED_ON_WRONG_CAUSE}")
+    text = draw(render_verdict, replace(made_up.passed(), criteria=[rested]))
+    assert "unchanged, but it rested on a wrong cause at first, so no" in " ".join(text.split())
 
 
 def test_what_was_not_measured_is_named_once_a_reason_and_is_no_doubt(draw):

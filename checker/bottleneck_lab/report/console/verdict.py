@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.catalog import criterion_label, current_name
+from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
@@ -125,7 +126,10 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
         figure = _figure(verdict, criterion)
         if criterion.corrected is True:
-            figure = "corrected after your first diagnosis, so no points where work is graded"
+            change = "corrected after your first diagnosis"
+            if criterion.sentence.endswith(RESTED_ON_WRONG_CAUSE):
+                change = "unchanged, but it rested on a wrong cause at first"
+            figure = f"{change}, so no points where work is graded"
         sheet.line(
             f"{label}{f': {figure}' if figure else ''}",
             indent=1,

@@ -282,7 +282,9 @@ def device_note(context: Context[InputPipelineSettings], step_s: float, loader_s
     slowed, stands_for = ", and set", context.settings.stands_for
     if stands_for:
         slowed = f": {stands_for.name}, slowed {step_s / stands_for.step_s(batch):.0f}x"
+    faster = batch * loader_s / step_s
     return (
-        f"The device is emulated{slowed} so that it outruns one core of this machine ({rate}) as a"
-        f" real one outruns its host. Its step of {batch} {called} takes {1000 * step_s:.0f} ms."
+        f"The device is emulated{slowed} so that it outruns one core of this machine ({rate}) by"
+        f" only {faster:.2g}x, as a real one may outrun its host. Its step of {batch} {called}"
+        f" takes {1000 * step_s:.0f} ms."
     )
