@@ -78,6 +78,11 @@ MEASURES = (
     " on speed is given."
 )
 
+NONE_LEFT = (
+    "No finding is left: what a detector found rests on data that is missing, as the top of this"
+    " report says."
+)
+
 REST = "everything else"
 WAITED = "Where the host waited for the device, by share of the recording"
 WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
@@ -601,6 +606,24 @@ def describe_awaited(row: SyncRow) -> str:
     if row.awaited:
         return f"{row.awaited}{launched}"
     return ""
+
+
+def describe_withheld(findings: Sequence[Finding]) -> str:
+    """Name the findings that are withheld and what to record again; empty if there are none."""
+    if not findings:
+        return ""
+    titles = "; ".join(finding.title for finding in findings)
+    return (
+        f"Withheld, because the data behind it is missing: {titles}. Record again: fewer steps, so"
+        " that nothing is dropped, with no other program on the device."
+    )
+
+
+def describe_no_findings(withheld: Sequence[Finding], *, measures: bool) -> str:
+    """Say why no finding is listed."""
+    if measures:
+        return MEASURES
+    return NONE_LEFT if withheld else NO_FINDINGS
 
 
 def describe_startup(startup: StartUp | None) -> str:

@@ -37,6 +37,12 @@ _HOST = -2
 """The process group, in a key, of a collective on the host."""
 
 
+def clock_base(timeline: Timeline) -> int:
+    """Return the time of day at which a capture's clock began, ns; 0 if it does not say."""
+    text = timeline.facts.get("baseTimeNanoseconds", "0")
+    return int(text) if text.isdecimal() else 0
+
+
 def set_clocks(timeline: Timeline) -> Timeline:
     """Return the timeline with the clock of each rank set to the lowest rank's, by the collectives
     that both leave at the same moment; ranks without such collectives keep their clock.

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bottleneck_lab.trace.clocks import set_clocks
+from bottleneck_lab.trace.clocks import clock_base, set_clocks
+from bottleneck_lab.trace.one_run import refuse_unrelated
 from bottleneck_lab.trace.timeline import (
     TABLES,
     ActivityKind,
@@ -40,15 +41,18 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     0 are numbered in the order given.
 
     If one of them does not say when its clock began, each keeps its own: an old Kineto trace has
-    the time of day, an nsys report counts from its own start.
+    the time of day, an nsys report counts from its own start. Raises CaptureError for captures that
+    cannot be of one run.
     """
-    timelines = _join_cycles(_without_copies(timelines))
+    timelines = _without_copies(timelines)
+    refuse_unrelated(timelines)
+    timelines = _join_cycles(timelines)
     if len(timelines) == 1:
         return timelines[0]
     ranks = [(timeline.ranks or (0,))[0] for timeline in timelines]
     if len(set(ranks)) < len(ranks):
         ranks = list(range(len(timelines)))
-    bases = [_base_ns(timeline) for timeline in timelines]
+    bases = [clock_base(timeline) for timeline in timelines]
     first = min(bases) if all(bases) else None
     merged = _Merged()
     notes: list[str] = []
@@ -60,12 +64,6 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
         if timeline.format == "nsys" and not base:
             lost.append(NO_COMMON_CLOCK.format(rank=rank))
     return set_clocks(merged.joined(notes + lost))
-
-
-def _base_ns(timeline: Timeline) -> int:
-    """Return the time of day at which a capture's clock began, ns; 0 if it does not say."""
-    text = timeline.facts.get("baseTimeNanoseconds", "0")
-    return int(text) if text.isdecimal() else 0
 
 
 def _without_copies(timelines: Sequence[Timeline]) -> list[Timeline]:
@@ -86,7 +84,7 @@ def _without_copies(timelines: Sequence[Timeline]) -> list[Timeline]:
 
 def _is_copy(timeline: Timeline, other: Timeline) -> bool:
     """Return True if both are of the same threads and hold the same rows at the same times."""
-    if not timeline.events or _base_ns(timeline) != _base_ns(other):
+    if not timeline.events or clock_base(timeline) != clock_base(other):
         return False
     if (timeline.threads, timeline.strings) != (other.threads, other.strings):
         return False

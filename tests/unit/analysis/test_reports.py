@@ -84,6 +84,9 @@ def test_work_that_ends_after_the_wait_for_it_has_a_wrong_time():
     assert missing.what.startswith("11 of 11 waits of the host return before the work")
     assert set(missing.grounds) == {"idle", "host", "steps"}
     assert [each.id for each in summary.withheld] == ["uneven-steps"]
+    text = text_of(summary)
+    assert f"missing: {summary.withheld[0].title}. Record again: fewer steps" in text
+    assert "Nothing stands out" not in text
 
 
 def test_intel_s_launches_without_kernels_are_no_program_for_the_cpu():

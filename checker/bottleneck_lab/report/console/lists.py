@@ -268,7 +268,8 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     if scope and summary.findings:
         sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
     if not summary.findings:
-        sheet.line(words.MEASURES if summary.measures else words.NO_FINDINGS, indent=1)
+        nothing = words.describe_no_findings(summary.withheld, measures=summary.measures)
+        sheet.line(nothing, indent=1)
     # In a lab about memory, what costs time is named and no more.
     beside = [each for each in summary.findings if summary.of_memory and each.share_of_wall > 0]
     shown = [each for each in summary.findings if each not in beside]

@@ -129,13 +129,8 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         sheet.line(summary.disturbed, indent=1, lead="! ", style="yellow")
     for reason in summary.quality.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
-    if summary.withheld:
-        withheld = ", ".join(finding.id for finding in summary.withheld)
-        sheet.line(
-            f"Withheld, because the data behind it is missing: {withheld}.",
-            indent=1,
-            style="yellow",
-        )
+    if withheld := words.describe_withheld(summary.withheld):
+        sheet.line(withheld, indent=1, style="yellow")
     startup = words.describe_startup(summary.startup)
     for note in filter(None, [describe_steps(summary), startup, *summary.quality.notes]):
         sheet.line(note, indent=1, style="dim")

@@ -65,10 +65,8 @@ def _warnings(summary: Summary) -> list[Markup]:
         tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning")
         for reason in summary.quality.reasons
     ]
-    if summary.withheld:
-        withheld = ", ".join(finding.id for finding in summary.withheld)
-        sentence = f"Withheld, because the data behind it is missing: {withheld}."
-        warnings.append(tag("p", sentence, class_="warning"))
+    if withheld := words.describe_withheld(summary.withheld):
+        warnings.append(tag("p", withheld, class_="warning"))
     if summary.emulated:
         sentence = words.describe_emulation(modelled_host=summary.modelled_host)
         warnings.append(tag("p", sentence, class_="warning"))
@@ -201,7 +199,7 @@ def _keyed(colour: str, label: str) -> Markup:
 def findings_section(summary: Summary) -> Section:
     """Render findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
-        nothing = words.MEASURES if summary.measures else words.NO_FINDINGS
+        nothing = words.describe_no_findings(summary.withheld, measures=summary.measures)
         return section("findings", "Findings", tag("p", nothing))
     lead = (
         "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
