@@ -237,7 +237,9 @@ QUESTIONS = (
     ),
     Question(
         "lines",
-        "Which lines or functions of Python took most time in the whole capture, where recorded?",
+        "Which lines or functions of Python took most time in the whole capture, where recorded?"
+        " (Each with all that it calls, over all processes together; percent is of the steps' time,"
+        " so nested lines and several processes come to more than 100.)",
         """
         SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent

@@ -104,6 +104,13 @@ _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
+WORKER_LINES = (
+    "A line's share is of its own worker's batches, with all that it calls: a line that another"
+    " line of your code called counts to that one."
+)
+"""The definition of the figures beside a loader worker's lines, which a query sums otherwise."""
+
+
 def describe_rest(command: str, *, blind: bool, measures: bool) -> str:
     """State what a command shows beyond the top of a summary, and when the rest of it appears."""
     if measures:

@@ -227,6 +227,7 @@ def test_the_page_draws_it(tmp_path):
     timeline = capture(tmp_path)
     page = render_html(title="x", capture=analyse(timeline))
     assert "Operators under the roofline" in page
+    assert "time with all it calls" in page, "the operators above it have their self time"
     assert page.count('class="roof"') == 2, "memory and one precision"
     page = render_html(title="x", capture=analyse(capture(tmp_path, device=False), LAPTOP))
     assert page.count('class="roof"') == 3

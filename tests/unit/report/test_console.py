@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, fin
 from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
+from bottleneck_lab.analysis.host.workers import WorkerLine, WorkerUse
 from bottleneck_lab.analysis.selection import (
     DeviceStretch,
     DeviceWork,
@@ -46,6 +47,7 @@ from bottleneck_lab.report.console.summary import render_summary, render_top
 from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
 from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.report.page.tables import workers_table
 from bottleneck_lab.trace import load
 
 from . import made_up, made_up_capture
@@ -53,6 +55,19 @@ from . import made_up, made_up_capture
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
 PAGE = Path("/home/ada/photos/.lab/attempts/0003.html")
+
+
+def test_the_lines_of_a_loaders_workers_say_what_their_share_is_of(draw):
+    line = WorkerLine("train.py(15): read", 21_900_000, 0.006)
+    use = WorkerUse(0, "DataLoader worker 0", 8, 493_000_000, 0.984, [line])
+    blank = summarise(load(CAPTURES / "synthetic-healthy.json.gz"))
+    text = " ".join(draw(render_summary, replace(blank, workers=[use])).split())
+    assert "share is of its own worker's batches, with all that it calls" in text
+    without = replace(use, lines=[])
+    assert "own worker's batches" not in draw(render_summary, replace(blank, workers=[without]))
+    page = str(workers_table(replace(blank, workers=[use])))
+    assert "with all that it calls: a line that another" in page
+    assert "with all that it calls" not in str(workers_table(replace(blank, workers=[without])))
 
 
 def test_a_cohorts_verdict_has_its_time_zone(draw):
@@ -246,6 +261,7 @@ def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, 
     )
     line = next((line for line in text.splitlines() if "aten::addmm fp16" in line), "")
     assert ("under the roofline of H100" in text) is shown
+    assert ("time with all that they call" in " ".join(text.split())) is shown
     assert all(part in line for part in ("18.4%", "735 µs", "compute-bound")) is shown
 
 

@@ -151,6 +151,8 @@ def print_workers(sheet: Sheet, summary: Summary) -> None:
             sheet.heading("Inside the loader's worker processes")
         whose = f"rank {use.rank}, " if len(summary.ranks) > 1 else ""
         sheet.line(f"{whose}{use.worker}: {took}", indent=1)
+    if summary.workers and summary.workers[0].lines:
+        sheet.line(words.WORKER_LINES, indent=1, style="dim")
     for row in summary.workers[0].lines[: TOP + 3] if summary.workers else ():
         sheet.ranked(row.line, row.share, words.format_duration(row.time_ns))
 
@@ -208,7 +210,8 @@ def print_roofline(sheet: Sheet, summary: Summary) -> None:
     if machine is None or not rows:
         return
     sheet.heading(
-        f"Operators under the roofline of {machine.name}: share of the ceiling reached, total time"
+        f"Operators under the roofline of {machine.name}: share of the ceiling reached, time with"
+        " all that they call"
     )
     for letter, row in zip(LETTERS, rows[:TOP], strict=False):
         name = f"{letter} {row.operator} {row.precision}, {row.bound}"

@@ -56,7 +56,10 @@ def workers_table(summary: Summary) -> Markup | None:
             for row in use.lines
         ]
     head = ["worker, and its lines (sampled)", "time", "share"]
-    return _table(head, cells, "Inside the loader's worker processes", numeric=(1, 2))
+    table = _table(head, cells, "Inside the loader's worker processes", numeric=(1, 2))
+    if table is None or not any(use.lines for use in summary.workers):
+        return table
+    return join([table, tag("p", words.WORKER_LINES, class_="soft")])
 
 
 def serving_table(summary: Summary) -> Markup | None:
@@ -170,7 +173,7 @@ def roofline_table(summary: Summary) -> Markup | None:
         "operator",
         "type",
         "calls",
-        "total time",
+        "time with all it calls",
         "achieved",
         "FLOP/byte",
         "limited by",
