@@ -122,7 +122,8 @@ def test_what_the_texts_say_of_the_notebooks_errors():
     assert shares["short"] > 10 * shares["long"]
     first, rule = LAB.spec.hints[0].text, LAB.spec.questions[0].rules
     company = next(text for choice, text in rule.items() if choice.startswith("company"))
-    assert "`ragged` out" in first and "`ragged` out" in company
+    assert "`ragged` out" in first
+    assert "`ragged` out" in company
 
 
 def test_an_events_time_prints_as_a_number():
