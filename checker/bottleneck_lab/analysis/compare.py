@@ -79,6 +79,8 @@ BESIDE_WORK = 0.9
 """Where a device works for this share (0-1) of a range, a line or a wait of the host, the host
 takes longer there because it is ahead of the device.
 """
+LONG_STEP = 1.5
+"""A step that takes this many times as long as a typical one is unlike the rest."""
 NOTABLE_SHARE = 0.005
 """A figure below this share of a step on both sides is not judged: nobody would act on it."""
 
@@ -123,6 +125,17 @@ class MemoryChange(msgspec.Struct, frozen=True):
     peak_bytes: tuple[int, int]
     growth_bytes_per_step: tuple[int, int]
     fall_bytes: tuple[int, int] = (0, 0)
+
+
+class LongStep(msgspec.Struct, frozen=True):
+    """The longest step of one side, where a typical one is much shorter: its number, from 1, and
+    both times, ns.
+    """
+
+    when: Literal["before", "after"]
+    number: int
+    ns: float
+    typical_ns: float
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -180,6 +193,10 @@ class Comparison(msgspec.Struct, frozen=True):
     for each capture (of several, the mean): all times are scaled to that of the first capture. None
     for other devices.
     """
+    tolerated: float = TOLERATED_ALONE
+    """The change (a share) that is nobody's concern: an interval has to lie beyond it."""
+    long_steps: list[LongStep] = []
+    """Of one capture a side, the steps that move the mean away from a typical step."""
     batches_per_step: tuple[float, float] | None = None
     """How many full batches such a device worked on in a step, before and after: where these
     differ, it began with work from before the recording, and nothing is said of its own times.
@@ -355,8 +372,22 @@ def _compare(before: Side, after: Side) -> Comparison:
         waits_per_step=None if unit != "step" else (_waits(old), _waits(new)),
         ranks=max(len(o.summary.ranks) for o in (*old, *new)),
         calibrated_ns=calibrated_ns,
+        tolerated=TOLERATED_REPEATED if paired else TOLERATED_ALONE,
+        long_steps=[] if paired or unit != "step" else _long_steps(old[0], new[0]),
         batches_per_step=batches if all(batches) else None,
     )
+
+
+def _long_steps(old: Observation, new: Observation) -> list[LongStep]:
+    """Return the longest step of each side, where it takes much longer than a typical one."""
+    sides: list[tuple[Literal["before", "after"], Observation]] = [("before", old), ("after", new)]
+    long = []
+    for when, side in sides:
+        step_ns = side.figures.series["step", "time"]
+        longest, typical_ns = int(np.argmax(step_ns)), float(np.median(step_ns))
+        if step_ns[longest] > LONG_STEP * typical_ns:
+            long.append(LongStep(when, longest + 1, float(step_ns[longest]), typical_ns))
+    return long
 
 
 def _batches_per_step(side: Sequence[Observation]) -> float:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.compare import OTHER_BATCHES, Comparison, Control, FigureChange
+from bottleneck_lab.analysis.compare import (
+    OTHER_BATCHES,
+    Comparison,
+    Control,
+    FigureChange,
+    LongStep,
+)
 from bottleneck_lab.analysis.host.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.grading.diagnosis import describe_check_ceiling
@@ -189,6 +195,13 @@ def describe_samples(comparison: Comparison) -> list[str]:
             f"A check comes near the mean {comparison.unit}, since it times whole runs, with all"
             " that is unlike the rest."
         )
+        lines += map(_describe_long_step, comparison.long_steps)
+    return lines + _describe_certainty(comparison)
+
+
+def _describe_certainty(comparison: Comparison) -> list[str]:
+    """State how sure the figures are, and what would make them surer."""
+    lines = []
     if comparison.repeats:
         lines.append("All of them are modelled, and the same in every run.")
     elif comparison.few:
@@ -197,10 +210,41 @@ def describe_samples(comparison: Comparison) -> list[str]:
             " alternating."
         )
     elif comparison.pairs == 1:
-        lines.append("One capture of each: the interval does not include run-to-run variation.")
+        lines.append(
+            f"One capture of each: an interval is that of a typical {comparison.unit}, without"
+            " run-to-run variation."
+        )
+    if any(_is_near(change, comparison.tolerated) for change in comparison.changes):
+        lines.append(_describe_rule(comparison))
     if comparison.control is not None:
         lines.append(_describe_control(comparison.control))
     return lines
+
+
+def _describe_long_step(step: LongStep) -> str:
+    """Name a step that moves the mean, and by how much it is longer than a typical one."""
+    ns, typical_ns = map(words.format_duration, (step.ns, step.typical_ns))
+    return f"Step {step.number} {step.when} took {ns}, a typical one {typical_ns}."
+
+
+def _is_near(change: FigureChange, tolerated: float) -> bool:
+    """Return True if nothing is told of a change though its interval lies beyond 1: it does not lie
+    beyond what is tolerated.
+    """
+    if change.outcome != "cannot tell" or change.low is None or change.high is None:
+        return False
+    return 1 < change.low <= 1 + tolerated or 1 / (1 + tolerated) <= change.high < 1
+
+
+def _describe_rule(comparison: Comparison) -> str:
+    """State from which interval on a change is told, and what to record to have a narrower one."""
+    bound, more = 1 + comparison.tolerated, "more captures"
+    if comparison.pairs == 1:
+        more = "more steps, or several captures of each, alternating,"
+    return (
+        f"Better is said of an interval wholly above {bound:.2f}x, worse of one wholly below"
+        f" {1 / bound:.2f}x, since the same code differs by as much; {more} narrow it."
+    )
 
 
 def _describe_control(control: Control) -> str:

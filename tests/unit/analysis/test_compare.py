@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab import compare, load, merge_ranks, observe
-from bottleneck_lab.analysis.compare import _pinned_since
+from bottleneck_lab.analysis.compare import FigureChange, _pinned_since
 from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
 from bottleneck_lab.analysis.steps.figures import even_out
@@ -302,8 +302,28 @@ def test_the_mean_step_is_given_where_it_differs_from_the_median(timelines):
     assert result.mean_speedup == pytest.approx(2.0, abs=0.05)
     assert describe_speedup(result).startswith("Cannot tell: 1.98x by the mean step, 1.00x (")
     assert any("A check comes near the mean step" in line for line in describe_samples(result))
+    (long,) = result.long_steps
+    assert long.when == "before"
+    assert long.number % 3 == 0
+    assert f"Step {long.number} before took 1.2" in " ".join(describe_samples(result))
     assert not any("mean step" in line for line in describe_samples(compare(fast, fast)))
     assert RATIOS in describe_samples(result), "what 0.02x beside two times means"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "rule"),
+    [(1.02, 1.47, True), (0.76, 0.98, True), (0.97, 1.4, False), (1.06, 1.4, False)],
+)
+def test_an_interval_beyond_one_that_tells_nothing_has_the_rule_beside_it(
+    timelines, low, high, rule
+):
+    ((capture,),) = (timelines(lambda run: run.launch("gemm", 300.0), jitter=0.0),)
+    result = compare(capture, capture)
+    change = FigureChange("time", "step", 2.0, 1.5, 1.3, "cannot tell", low, high)
+    text = " ".join(describe_samples(msgspec.structs.replace(result, changes=[change])))
+    told = "wholly above 1.05x, worse of one wholly below 0.95x" in text
+    assert told is rule
+    assert ("more steps, or several captures of each" in text) is rule
 
 
 def _calibrated(timeline, ns):
