@@ -274,14 +274,21 @@ def without_judgement(comparison: Comparison) -> Comparison:
     """Return the comparison of two versions of a program that measures others: how long that takes
     is its own choice, and other calls are no other program.
     """
+    left = [each for each in comparison.differences if each.kind != "program"]
     return msgspec.structs.replace(
         comparison,
         outcome=_neutral(comparison.outcome),
         changes=[
-            msgspec.structs.replace(each, outcome=_neutral(each.outcome))
+            msgspec.structs.replace(
+                each,
+                # Withheld because of the program, which is no difference here.
+                outcome="same"
+                if comparison.repeats and not left and each.before == each.after
+                else _neutral(each.outcome),
+            )
             for each in comparison.changes
         ],
-        differences=[each for each in comparison.differences if each.kind != "program"],
+        differences=left,
         findings_gone={},
         findings_new={},
         measures=True,

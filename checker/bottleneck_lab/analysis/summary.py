@@ -132,10 +132,6 @@ class Summary(msgspec.Struct, frozen=True):
     """By part of the time (`idle-<cause>`, `communication`, `copy`) how many times as fast the
     program would be without it at most; parts of which that cannot be told are left out.
     """
-    pauses_share: float = 0.0
-    """Share of the time (0–1) that the device's own pauses between kernels would take if all of
-    them were queued, as they are in the gain of `idle-launch`; beside those it has already.
-    """
     longest_line_share: float = 0.0
     """Share of the wall time in which the host was on the line that takes it longest; see
     `analysis.host.lines.longest_line`.
@@ -261,7 +257,6 @@ def _summary(
         startup=work.startup if devices.quality.reliable else None,
         collective_waits=seen.collective_waits,
         gains=gains,
-        pauses_share=devices.what_if.pauses_share(),
         modelled_host=is_host_modelled(timeline),
         batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,

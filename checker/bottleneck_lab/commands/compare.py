@@ -223,9 +223,9 @@ def _why_these(sides: tuple[Side, Side]) -> str:
     old, new = (side[0] for side in sides)
     if not code_captured(new):
         return ""
-    reason = "the latest capture and the one before it, of the same code"
+    reason = "the two latest captures, of the same code"
     if code_captured(old) != code_captured(new):
-        reason = "the latest capture, and the latest one from before its edit"
+        reason = "the latest capture from before the last edit, and the latest one"
     first = with_timeline(old.parent)[0]
     other = "" if first == old else f" `lab compare {capture_number(first)}` starts from the first."
     return f" These are {reason}.{other}"

@@ -83,9 +83,10 @@ def command(
 
     Answers are saved in diagnosis.toml, which you can also edit. Once every question is answered,
     the diagnosis is committed, at a terminal after a question. From then on, reports show causes,
-    findings and ceilings, with your figures next to the tool's. Only the first diagnosis counts,
-    for the cause, for its evidence and for the prediction; later ones are corrections. Open
-    questions are no error: the exit code is 0, and only a refused answer's is 2.
+    findings and ceilings, and once `lab check` has judged the cause, the tool's figures next to
+    yours. Later diagnoses are corrections: a right one passes the check; where work is graded,
+    points go to the first. Open questions are no error: the exit code is 0, and only a refused
+    answer's is 2.
     """
     workspace = here()
     if sibling:
@@ -349,8 +350,8 @@ def _conclude(
         say_next_step(workspace, load_attempts(workspace), record)
     else:
         say(
-            f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
-            " counts, for the cause, for its evidence and for the prediction."
+            f"\nCommitted as correction {len(record.commitments) - 1}. A right correction passes"
+            " the check; where work is graded, points go to the first diagnosis."
         )
         say_next_step(workspace, load_attempts(workspace), record)
 
@@ -373,9 +374,8 @@ def _explain_first_commitment(workspace: Workspace) -> None:
     explains = workspace.lab.spec.measure != "benchmark" and not records_itself(workspace)
     if explains and numbered(workspace.captures):
         say(
-            "\n`lab report` now names causes, findings and the largest possible gain, with your"
-            " answers next to what the tool measured; after your first check also what usually"
-            " helps."
+            "\n`lab report` now names causes, findings and the largest possible gain; after your"
+            " first check also what usually helps, and what the tool measured next to your answers."
         )
     # The brief withholds some of these limits, because they give the cause away.
     device = workspace.lab.spec.devices.get(workspace.info.device)

@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say, say_next
@@ -27,6 +28,7 @@ from bottleneck_lab.course.captures import (
     circumstances,
     committed_capture,
 )
+from bottleneck_lab.course.diagnosing import judged_answers
 from bottleneck_lab.course.subjects import (
     Subject,
     example_subject,
@@ -55,7 +57,7 @@ from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import load_record
-from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
+from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.looks import note_report
 
@@ -65,6 +67,8 @@ PAGES = {"--sibling": "sibling.html"}
 
 RESTS_ON = "The tool's figure rests on your"
 NOT_NAMED = "The tool names another"
+COMES_LATER = "The tool's figure comes once `lab check` has judged your"
+NO_FIGURE = (RESTS_ON, NOT_NAMED, COMES_LATER)
 
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
@@ -426,35 +430,38 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     """Return the committed answers, each next to the figure of the capture that they are about;
     None before a diagnosis.
 
-    Only `lab check` says whether they are right, but for a choice that others follow from.
-    `analysed` is the capture of the report.
+    Only `lab check` says whether they are right: until it has judged a choice, what follows from
+    that has no figure beside it. `analysed` is the capture of the report.
     """
     commitments = load_record(workspace).commitments
     if not commitments:
         return None
     answers, name = commitments[-1].answers, commitments[-1].capture
-    solution = load_answers(workspace.lab.solution)
-    capture = capture_figures(workspace, name, analysed)
-    # What follows from a wrong choice says so, and then so does the choice.
+    capture, judged = capture_figures(workspace, name, analysed), judged_answers(workspace, answers)
     followed = {question.follows for question in workspace.lab.spec.questions if question.follows}
-    wrong = {each for each in followed if answers.get(each) != solution.get(each)}
+
+    def beside(question: QuestionSpec) -> str:
+        if question.follows and question.follows not in judged:
+            return f"{COMES_LATER} `{question.follows}`"
+        if question.follows and not judged[question.follows]:
+            return f"{RESTS_ON} `{question.follows}`: correct that first"
+        if question.id in followed and judged.get(question.id) is False:
+            return NOT_NAMED
+        return describe_reading(
+            question,
+            answers,
+            capture,
+            workspace.lab.spec.questions,
+            of_memory=workspace.lab.predicts_memory(workspace.info.device),
+            most=check_ceiling(workspace.lab, workspace.info.device),
+        )
+
     rows = [
         AnsweredQuestion(
             question.id,
             question.ask,
             format_answer(question, answers[question.id]),
-            f"{RESTS_ON} `{question.follows}`: correct that first"
-            if question.follows in wrong
-            else NOT_NAMED
-            if question.id in wrong
-            else describe_reading(
-                question,
-                answers,
-                capture,
-                workspace.lab.spec.questions,
-                of_memory=workspace.lab.predicts_memory(workspace.info.device),
-                most=check_ceiling(workspace.lab, workspace.info.device),
-            ),
+            beside(question),
         )
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))
@@ -463,11 +470,11 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     if workspace.lab.spec.evidence == "profile":  # else the answers rest on runs
         measured_in = committed_capture(workspace, name)
     if rows and measured_in and analysed.folder and measured_in != analysed.folder:
-        beside = ""
-        if any(row.evidence and not row.evidence.startswith((RESTS_ON, NOT_NAMED)) for row in rows):
-            beside = ", and so are the tool's figures beside it"
+        figures = ""
+        if any(row.evidence and not row.evidence.startswith(NO_FIGURE) for row in rows):
+            figures = ", and so are the tool's figures beside it"
         about = (
-            f"It is about capture {measured_in.name}{beside}; this report shows"
+            f"It is about capture {measured_in.name}{figures}; this report shows"
             f" {analysed.folder.name}."
         )
     return Diagnosis(rows, about) if rows else None

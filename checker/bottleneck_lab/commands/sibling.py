@@ -22,7 +22,7 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
     already, or that nobody has looked at.
     """
     if not workspace.lab.spec.siblings:
-        raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
+        raise UsageError("This lab has no other programs.", "`lab` shows what to do next.")
     if is_blind(workspace):
         raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
     fresh = open_sibling(workspace) is None

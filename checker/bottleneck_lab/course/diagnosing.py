@@ -19,6 +19,7 @@ from bottleneck_lab.course.captures import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import form_problems
 from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import Record, commit, questions_of
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
@@ -110,6 +111,22 @@ def commit_answers(workspace: Workspace, record: Record) -> Record:
     record = commit(workspace, answers, capture.name if capture else "")
     note_diagnosis(workspace.lab.slug, str(workspace.root))
     return record
+
+
+def judged_answers(workspace: Workspace, answers: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the answers that the latest check which graded them found right or wrong, by question.
+    One that has changed since is not judged.
+    """
+    judged: dict[str, bool] = {}
+    for attempt in load_attempts(workspace):
+        checked = load_answers(attempt.submission)
+        for result in attempt.verdict.criteria:
+            if result.kind == "diagnosis" and result.holds is not None:
+                judged.pop(result.id, None)
+                answer = checked.get(result.id)
+                if is_given(answer) and answer == answers.get(result.id):
+                    judged[result.id] = result.holds
+    return judged
 
 
 def where_to_look(workspace: Workspace, record: Record) -> str:

@@ -176,7 +176,7 @@ def sibling_subject(workspace: Workspace) -> Subject:
     traces = latest_traces(workspace)
     if not traces:
         if not workspace.lab.spec.siblings:
-            raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
+            raise UsageError("This lab has no other programs.", "`lab` shows what to do next.")
         if is_blind(workspace):
             raise UsageError(
                 "No other case has been drawn here.",

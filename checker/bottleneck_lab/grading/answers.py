@@ -156,7 +156,10 @@ def _number_problem(question: QuestionSpec, answer: object, *, typed: bool) -> s
             return f"Write {_TYPED_FORMS[question.type]}, not '{answer}'."
         return f"Write a plain number{words}, without quotes or units."
     if question.type == "share" and not 0 <= answer <= 1:
-        form = _TYPED_FORMS["share"] if typed else "0.6 for 60% (`lab diagnose` takes 60% too)"
+        # Who writes 28 means 28%; what is no percentage either is answered by an example.
+        percent = answer if 1 < answer <= 100 else 60
+        share, part = f"{percent:g}%", f"{round(percent / 100, 15):g}"
+        form = f"{share} or {part}" if typed else f"{part} for {share} (`lab diagnose` takes both)"
         return f"A share runs from 0 to 1: write {form}, not {answer:g}."
     if question.type == "ratio" and answer < 1:
         return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."

@@ -397,11 +397,10 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
     )
     whole = "the run" if working == wall else "the part between the first and the last work"
     devices = len(summary.devices)
-    pauses = round(summary.pauses_share * working) if part.cause == "launch" else 0
     waits = summary.collective_waits
     same = [each for each in summary.findings if f"{each.expected_gain_ratio:.2f}" == f"{gain:.2f}"]
     bound = "about" if any(not each.at_most for each in same) else "at most"
-    lines = [describe_removal(part, gain, working, whole, waits, devices, pauses, bound)]
+    lines = [describe_removal(part, gain, working, whole, waits, devices, bound)]
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(
@@ -418,14 +417,12 @@ def describe_removal(
     whole: str,
     waits: CollectiveWaits | None,
     devices: int = 1,
-    pauses_ns: int = 0,
     bound: str = "at most",
 ) -> str:
     """State what removing one part of the time would gain at most, and how that follows.
     `working_ns` is the time of all `devices` together that shares are of, `whole` names what
-    gains, `waits` are those of ranks for one another, and `pauses_ns` those that kernels would have
-    which are no longer launched too late. `bound` is the word that a finding with the same gain has
-    for it.
+    gains, and `waits` are those of ranks for one another. `bound` is the word that a finding with
+    the same gain has for it.
     """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
@@ -446,22 +443,21 @@ def describe_removal(
         f"Removing this alone, with the work unchanged, would leave {left}{each}: {whole} would be"
         f" {bound} {ratio} as fast. A fix that also saves work can gain more."
     )
-    if left == words.format_duration(rest_ns / devices):
+    rest = words.format_duration(rest_ns / devices)
+    if left == rest:
         return sentence
-    reason = "of other work that ran beside it"
-    if part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
-        reason = "in which the ranks would still wait for one another"
+    if left_ns < rest_ns:
+        reason = "some of them would pass at the same time"
+    elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
+        reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
-        reason = "of what the host did meanwhile, such as launches"
-    terms = {"in the other parts": rest_ns / devices}
-    if pauses_ns:
-        pause = words.format_duration(PAUSE_NS)
-        terms[f"of pauses of about {pause} between queued kernels"] = pauses_ns / devices
-    added = words.describe_sum(
-        terms, left_ns / devices, more=reason, less="that pass at the same time"
-    )
-    ratio = words.describe_ratio(working_ns / devices, rest_ns / devices)
-    return f"{sentence} Those {added}. Its share alone would give {ratio}."
+        reason = "what the host did meanwhile, such as launches, would still take its time"
+    elif part.cause == "launch":
+        reason = f"queued kernels still pause for about {words.format_duration(PAUSE_NS)} each"
+    else:
+        reason = "other work that ran beside it would still take its time"
+    size = "less" if left_ns < rest_ns else "more"
+    return f"{sentence} That is {size} than the other parts' {rest}: {reason}."
 
 
 def describe_finding_gain(summary: Summary, finding: Finding) -> str:

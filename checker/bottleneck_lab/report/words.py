@@ -193,25 +193,6 @@ def describe_ratio(whole_ns: float, left_ns: float) -> str:
     return f"{_plainly(whole)} {unit} / {_plainly(left)} {unit} = {ratio}x"
 
 
-def describe_sum(terms: Mapping[str, float], whole_ns: float, *, more: str, less: str) -> str:
-    """Return a time as the sum of its terms (ns by what each is), in one unit and so many digits
-    that it adds up as printed: `2.84 ms are 2.40 ms of work, plus 0.99 ms of pauses, minus …`. What
-    the terms lack of it is `more`, what they have too much is `less`.
-    """
-    size, unit = next((pair for pair in _DURATIONS if whole_ns >= pair[0]), (1.0, "ns"))
-    whole = whole_ns / size
-    decimals = int(whole < 10) + int(whole < 100)
-    printed = {what: round(ns / size, decimals) for what, ns in terms.items()}
-    rest = round(round(whole, decimals) - sum(printed.values()), decimals)
-    if rest:
-        printed[more if rest > 0 else less] = rest
-    (first, own), *others = printed.items()
-    text = f"{whole:,.{decimals}f} {unit} are {own:,.{decimals}f} {unit} {first}"
-    for what, value in others:
-        text += f", {'plus' if value >= 0 else 'minus'} {abs(value):,.{decimals}f} {unit} {what}"
-    return text
-
-
 def _plainly(value: float) -> str:
     """Return a number with at least three digits, and no more decimals than it has."""
     least = int(value < 10) + int(value < 100)

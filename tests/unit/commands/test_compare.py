@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from bottleneck_lab.analysis.compare import compare, without_judgement
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.course.captures import code_of, is_of_memory
+from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.start import start_workspace
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
@@ -148,7 +151,8 @@ def test_the_latest_capture_is_set_against_the_code_before_its_edit(tmp_path, mo
     shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
     assert "Before: 0002-torch" in shown
     assert "after: 0004-torch" in shown
-    assert "the latest one from before its edit. `lab compare 1` starts from the first." in shown
+    assert "These are the latest capture from before the last edit, and the latest one." in shown
+    assert "`lab compare 1` starts from the first." in shown
     assert "Next: lab report" in shown
     named = CliRunner().invoke(app, ["compare", "1"]).output
     assert "Before: 0001-torch" in named
@@ -157,7 +161,7 @@ def test_the_latest_capture_is_set_against_the_code_before_its_edit(tmp_path, mo
     shutil.rmtree(workspace.captures / "0002-torch")
     shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
     assert "Before: 0003-torch" in shown
-    assert "the one before it, of the same code." in shown
+    assert "These are the two latest captures, of the same code." in shown
 
 
 def test_in_a_lab_about_memory_lines_have_their_source_and_memory_comes_first(
@@ -182,6 +186,20 @@ def test_in_a_lab_about_memory_lines_have_their_source_and_memory_comes_first(
     summary = Mock(lines=[Mock(line=line)], syncs=[], memory=[])
     assert code_of(capture, summary) == {line: "loss.backward()"}
     assert code_of(BEFORE, summary) == {}
+
+
+def test_an_unchanged_modelled_time_is_the_same_where_a_program_measures_others():
+    timeline = load(BEFORE)
+    comparison = compare(timeline, timeline)
+    other = msgspec.structs.replace(
+        comparison,
+        repeats=True,
+        differences=[Mock(kind="program")],
+        changes=[msgspec.structs.replace(e, outcome="cannot tell") for e in comparison.changes],
+    )
+    assert {each.outcome for each in without_judgement(other).changes} == {"same"}
+    settings = msgspec.structs.replace(other, differences=[Mock(kind="settings")])
+    assert {each.outcome for each in without_judgement(settings).changes} == {"cannot tell"}
 
 
 def test_a_benchmark_that_measures_more_is_not_slower(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from bottleneck_lab.report.evidence_only import without_taught
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.workspace import cases
-from bottleneck_lab.workspace.commitments import commit, load_record, untried_findings
+from bottleneck_lab.workspace.commitments import commit, untried_findings
 from bottleneck_lab.workspace.progress import note_attempt, note_start
 from bottleneck_lab.workspace.start import start_workspace
 
@@ -250,10 +250,9 @@ def test_a_case_keeps_the_remedy_that_an_unchecked_lab_asks_for(workspace, tmp_p
 
 
 def test_the_tools_figures_are_of_the_same_capture_as_the_diagnosis(workspace, monkeypatch):
-    """Where there are any: none stands beside an answer that rests on a wrong one."""
+    """Where a check has judged the cause as right: else none stands beside what rests on it."""
     shutil.copytree(workspace.captures / "0001-torch", workspace.captures / "0002-torch")
-    answers = load_record(workspace).commitments[-1].answers
-    monkeypatch.setattr(report, "load_answers", lambda _: answers)
+    monkeypatch.setattr(report, "judged_answers", lambda *_: {"cause": True})
     shown = " ".join(CliRunner().invoke(app, ["report"]).output.split())
     assert "It is about capture 0001-torch, and so are the tool's figures beside it;" in shown
 

@@ -65,8 +65,11 @@ def test_the_beginning_of_two_choices_names_both():
 
 def test_a_share_that_is_typed_may_be_a_percentage_whatever_the_command():
     question = QuestionSpec("evidence", "share", "For what share of the time?")
-    _, (wrong,) = parse_answers([question], ["evidence=60"])
-    assert wrong == "evidence: A share runs from 0 to 1: write 60% or 0.6, not 60."
     _, (wrong,) = parse_answers([question], ["evidence=60 percent"])
     assert wrong == "evidence: Write 60% or 0.6, not '60 percent'."
-    assert "`lab diagnose` takes 60% too" in form_problem(question, 60), "in diagnosis.toml"
+    _, (wrong,) = parse_answers([question], ["evidence=28"])
+    assert wrong == "evidence: A share runs from 0 to 1: write 28% or 0.28, not 28."
+    _, (wrong,) = parse_answers([question], ["evidence=280"])
+    assert wrong == "evidence: A share runs from 0 to 1: write 60% or 0.6, not 280."
+    file = form_problem(question, 28)
+    assert "write 0.28 for 28% (`lab diagnose` takes both), not 28." in file, "in diagnosis.toml"

@@ -113,12 +113,11 @@ def test_a_line_names_its_rank_where_there_are_several():
         (2.5, "leave 4.00 ms: the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast. A fix"),
         (
             2.5,
-            "Those 4.00 ms are 5.00 ms in the other parts, minus 1.00 ms that pass at the same",
+            "less than the other parts' 5.00 ms: some of them would pass at the same time.",
         ),
-        (2.5, "Its share alone would give 10.0 ms / 5.00 ms = 2.00x."),
         (
             1.5,
-            " 6.67 ms are 5.00 ms in the other parts, plus 1.67 ms of other work that ran beside",
+            "more than the other parts' 5.00 ms: queued kernels still pause for about 900 ns",
         ),
         (1.0, "would not make the run faster: something else"),
     ],
@@ -169,13 +168,13 @@ def test_a_finding_s_gain_that_its_share_does_not_give_is_explained(gain, says):
     assert ("The share alone" in text) == bool(says)
 
 
-def test_a_ceiling_of_launches_is_the_sum_of_parts_and_pauses_without_their_overlap():
+def test_a_ceiling_of_launches_is_one_figure_with_its_reason():
     part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
-    text = describe_removal(part, 8.4, 238_900_000, "the run", None, pauses_ns=9_912_000)
-    assert (
-        " 28.4 ms are 32.7 ms in the other parts, plus 9.9 ms of pauses of about 900 ns between"
-        " queued kernels, minus 14.2 ms that pass at the same time."
-    ) in text
+    text = describe_removal(part, 8.4, 238_900_000, "the run", None)
+    assert text.endswith(
+        " That is less than the other parts' 32.7 ms: some of them would pass at the same time."
+    )
+    assert text.count("x as fast") == text.count("ms / ") == 1
 
 
 def test_what_the_host_s_model_charges_is_nothing_to_look_at_first():
@@ -192,16 +191,13 @@ def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
     assert "83.5 ms / 45.0 ms = 1.86x" in text
-    assert (
-        " 45.0 ms are 44.1 ms in the other parts, plus 0.9 ms of what the host did meanwhile"
-        in text
-    )
-    assert "Its share alone would give 83.5 ms / 44.1 ms = 1.89x." in text
+    assert "more than the other parts' 44.1 ms: what the host did meanwhile, such as" in text
+    assert text.count("ms / ") == 1, "one gain"
     waits = CollectiveWaits(8, waiting_ns=600_000, transfer_ns=38_800_000, late=[])
     late = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", waits)
-    assert "0.9 ms in which the ranks would still wait for one another" in late
+    assert "44.1 ms: the ranks would still wait for one another." in late
     exact = describe_removal(sent, 83.5 / 44.1, 83_500_000, "the run", None)
-    assert "The other parts" not in exact
+    assert "the other parts" not in exact
 
 
 def test_messages_of_sizes_that_read_the_same_are_one_row():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
 from bottleneck_lab.analysis.what_if.program import Program
 from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal, removed_from_tasks
-from bottleneck_lab.analysis.what_if.replay import Plan, find_added_pauses, make_plan, replay
+from bottleneck_lab.analysis.what_if.replay import Plan, make_plan, replay
 from bottleneck_lab.trace.timeline import Timeline
 
 
@@ -34,13 +34,6 @@ class WhatIf:
         if removal not in self._lengths:
             self._lengths[removal] = replay([self._plan(each, removal) for each in self._programs])
         return self._lengths[removal]
-
-    def pauses_share(self) -> float:
-        """Return the share (0–1) of the programs' length that the pauses take which kernels have
-        once they are queued, without launches that come too late; 0 without devices.
-        """
-        pauses = sum(find_added_pauses(each) for each in self._programs)
-        return pauses / max(self.length_ns(NOTHING), 1)
 
     def _plan(self, program: Program, removal: Removal) -> Plan:
         # Ranks that meet in collectives are replayed on one clock.

@@ -123,15 +123,6 @@ def _find_delays(tasks: Tasks, begin: int, least_pause: int) -> tuple[Ints, Ints
     return delay, pause
 
 
-def find_added_pauses(program: Program) -> int:
-    """Return the summed pauses that queued kernels would have and that these had not, being
-    launched too late, ns.
-    """
-    _, recorded = _find_delays(program.tasks, program.window.start, 0)
-    _, queued = _find_delays(program.tasks, program.window.start, PAUSE_NS)
-    return int((queued - recorded).sum())
-
-
 def _find_waits(host: Host, removal: Removal, gone: iv.Intervals) -> iv.Intervals:
     """Return the waits of the host that remain. One that lies in what is `gone` goes with it."""
     waits = host.waits
