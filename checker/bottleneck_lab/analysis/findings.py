@@ -228,7 +228,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Compare that rank's input, shapes and clocks with another's: uneven batches, a throttled"
         " or shared device, a slow disk.",
         "waiting in collectives ≥ 10%, for a rank that computes for longer, begins late, or is idle"
-        " for a cause that no other finding names; where ranks cannot be matched, a rank's own work"
+        " for a cause that no other finding names. Where ranks cannot be matched: a rank's own work"
         " ≥ 10% of a step above the median rank's",
         work.late_ranks,
     ),

@@ -129,7 +129,7 @@ def test_advice_on_a_wrong_stretch_names_the_learners_own():
         (WAIT, 0.67, "a different figure"),
         (LATE, 0.54, "all of the device's idle time, whatever it waited for"),
         (WAIT, 0.41, "the share in which the device is busy"),
-        (WAIT, 60, r"write 0.6 for 60% \(`lab diagnose` takes 60% too\)"),
+        (WAIT, 60, r"write 0.6 for 60% \(`lab diagnose` takes both\)"),
         (WAIT, "60%", "plain number"),
         (WAIT, True, "plain number"),
         (WAIT, float("nan"), "plain number"),
