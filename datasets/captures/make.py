@@ -211,7 +211,10 @@ BOTTLENECKS: dict[str, tuple[str, ...]] = {
 """What is put into a capture, and the findings that it must give: these and no others."""
 
 
-MATRIX = {"fp32": "ampere_sgemm_128x64_tn", "fp64": "cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1"}
+MATRIX = {
+    "fp32": "ampere_sgemm_128x64_tn",
+    "fp64": "cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1",
+}
 """The matrix kernels of these; of the others, one that runs on tensor cores in bf16."""
 
 

@@ -48,13 +48,13 @@ def refused_answers(
     and operators that the capture does not have.
     """
     faults = misplaced_answers(workspace, questions, answers)
-    asked = [each.id for each in questions if _asks_for_operator(each) and each.id in answers]
-    folder = evidence_capture(workspace) if asked else None
+    ids = [each.id for each in questions if _asks_for_operator(each) and each.id in answers]
+    folder = evidence_capture(workspace) if ids else None
     if folder is None:
         return faults
     timeline = read_timeline(folder)
     names = {timeline.strings[name] for name in np.unique(timeline.operators.name).tolist()}
-    for id_ in asked:
+    for id_ in ids:
         name = str(answers[id_])
         if not {name, f"aten::{name}"} & names:
             # Without the namespace, which makes any two names alike.

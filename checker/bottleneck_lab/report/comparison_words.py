@@ -237,7 +237,7 @@ def _is_near(change: FigureChange, tolerated: float) -> bool:
 
 
 def _describe_rule(comparison: Comparison) -> str:
-    """State from which interval on a change is told, and what to record to have a narrower one."""
+    """State how far from 1 an interval must lie for a change, and what to record to narrow it."""
     bound, more = 1 + comparison.tolerated, "more captures"
     if comparison.pairs == 1:
         more = "more steps, or several captures of each, alternating,"

@@ -321,8 +321,7 @@ def test_an_interval_beyond_one_that_tells_nothing_has_the_rule_beside_it(
     result = compare(capture, capture)
     change = FigureChange("time", "step", 2.0, 1.5, 1.3, "cannot tell", low, high)
     text = " ".join(describe_samples(msgspec.structs.replace(result, changes=[change])))
-    told = "wholly above 1.05x, worse of one wholly below 0.95x" in text
-    assert told is rule
+    assert ("wholly above 1.05x, worse of one wholly below 0.95x" in text) is rule
     assert ("more steps, or several captures of each" in text) is rule
 
 

@@ -157,14 +157,14 @@ def test_what_the_copy_has_not_begun_is_done_here(monkeypatch):
     timeline = load(CAPTURES / "h200" / "training.json.gz")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(footprint, "SMALL_EVENTS", 0)
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
 
     def waits(_: Timeline) -> int:
-        os.read(told, 1)
+        os.read(reading, 1)
         return os.getpid()
 
     def tells(_: Timeline) -> int:
-        os.write(tell, b"!")
+        os.write(writing, b"!")
         return os.getpid()
 
     with at_once([waits, tells], timeline) as processes:

@@ -12,6 +12,22 @@ def summary_of(run, tmp_path):
     return summarise(load(tmp_path / "x.json"))
 
 
+PINNED = "Memcpy DtoH (Device -> Pinned)"
+
+
+def copy(run, make, call: str, kind: str, start: float, copied: float):
+    """Add a call that lasts from `start` until now, and its copy of 4 bytes at `copied`, in µs."""
+    run._correlation += 1
+    run.add(
+        *("gpu_memcpy", kind, copied, 2.0),
+        device=0,
+        stream=make.COMPUTE_STREAM,
+        correlation=run._correlation,
+        bytes=4,
+    )
+    run.add("cuda_runtime", call, start, run.host - start, correlation=run._correlation)
+
+
 def copies(make, call: str, kind: str):
     """Six steps of 1 ms of kernels, each fetched by a copy that lasts until they are done, and 0.6
     ms of Python.
@@ -22,17 +38,9 @@ def copies(make, call: str, kind: str):
         for _ in range(10):
             run.operator("aten::mm", "gemm_tensorop", 100.0)
         start, copied = run.host, run.tail[make.COMPUTE_STREAM] + 2.0
-        run._correlation += 1
-        run.add(
-            *("gpu_memcpy", kind, copied, 2.0),
-            device=0,
-            stream=make.COMPUTE_STREAM,
-            correlation=run._correlation,
-            bytes=4,
-        )
         run.tail[make.COMPUTE_STREAM] = copied + 2.0
         run.host = copied + 6.0
-        run.add("cuda_runtime", call, start, run.host - start, correlation=run._correlation)
+        copy(run, make, call, kind, start, copied)
         run.add("cpu_op", "aten::item", start, run.host - start)
         run.python(600)
         run.range(f"ProfilerStep#{number}", begin)
@@ -46,7 +54,7 @@ def copies(make, call: str, kind: str):
         ("hipMemcpyWithStream", "Memcpy DtoH (Device -> Host)", True),
         ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", True),
         ("cuMemcpyDtoHAsync_v2", "Memcpy DtoH (Device -> Pageable)", True),
-        ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pinned)", False),
+        ("cudaMemcpyAsync", PINNED, False),
         ("hipMemcpyWithStream", "Memcpy HtoD (Pageable -> Device)", False),
         ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", False),
     ],
@@ -67,17 +75,8 @@ def test_a_removed_wait_of_rocm_does_not_hide_python_behind_the_launches(make, t
         begin = run.host
         for _ in range(30):
             run.operator("aten::addmm", "gemv_kernel", 3.0, host_us=16.0)
-        start = run.host
-        run._correlation += 1
-        run.add(
-            *("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", start + 15.0, 2.0),
-            device=0,
-            stream=make.COMPUTE_STREAM,
-            correlation=run._correlation,
-            bytes=4,
-        )
-        run.add("cuda_runtime", "hipMemcpyWithStream", start, 20.0, correlation=run._correlation)
-        run.host += 20.0
+        start, run.host = run.host, run.host + 20.0
+        copy(run, make, "hipMemcpyWithStream", PINNED, start, start + 15.0)
         run.python(400)
         run.range(f"ProfilerStep#{number}", begin)
     summary = summary_of(run, tmp_path)

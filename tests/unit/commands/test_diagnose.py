@@ -351,24 +351,7 @@ def test_an_operator_that_the_latest_capture_lacks_is_refused_with_near_names(re
 
 def test_what_a_check_said_of_an_answer_that_is_corrected_is_not_repeated(recording):
     save_answers(recording, {"first": "aten::conv2d", "ceiling": 1.69})
-    verdict = Verdict(
-        outcome=Outcome.FAIL,
-        reason="wrong diagnosis",
-        summary="",
-        lab=recording.lab.slug,
-        lab_hash="",
-        submission_hash="",
-        device="cpu",
-        criteria=[
-            CriterionResult("ceiling", "diagnosis", False, "ceiling: not that of aten::conv2d."),
-        ],
-        environment={},
-        isolation={},
-        started_at="2026-01-02T00:00:00+00:00",
-        duration_s=1.0,
-    )
-    with submission(recording, recording.lab) as folder:
-        record(recording, verdict, folder)
+    leave_check(recording, ceiling="not that of aten::conv2d.")
     assert "Check 1: not that of aten::conv2d." in diagnose().output
     save_answers(recording, {"first": "aten::mkldnn_convolution"})
     assert "Check 1" not in diagnose().output
@@ -377,9 +360,9 @@ def test_what_a_check_said_of_an_answer_that_is_corrected_is_not_repeated(record
 def test_the_end_of_input_commits_nothing_and_says_so(workspace, monkeypatch):
     monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(diagnosing.typer, "confirm", Mock(side_effect=typer.Abort))
-    told: list[str] = []
-    monkeypatch.setattr(diagnosing, "note", told.append)
+    notes: list[str] = []
+    monkeypatch.setattr(diagnosing, "note", notes.append)
     with pytest.raises(typer.Abort):
         diagnosing.command([*ANSWERS])
-    assert "Nothing was committed: your answers are saved" in told[-1]
+    assert "Nothing was committed: your answers are saved" in notes[-1]
     assert not load_record(workspace).commitments
