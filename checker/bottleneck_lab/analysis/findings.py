@@ -309,7 +309,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "synchronisation-bound",
         "Warm up before measuring; look for compilation, first allocations, logging, checkpoints or"
         " a loader that runs dry in the slow steps.",
-        "the slow steps' excess over the median is ≥ 10%, and nothing else costs 80% of it",
+        "the slow steps' excess over the median is ≥ 10%, nothing else costs 80% of it, and a"
+        " loader has no more workers than cores",
         work.uneven_steps,
         rests_on=("steps",),
     ),
@@ -381,11 +382,13 @@ def find_findings(seen: Evidence) -> list[Finding]:
                 )
             )
     findings.sort(key=lambda finding: -finding.share_of_wall)
-    # Uneven steps beside a finding that costs as much are its echo, and would bury it.
-    known = max((f.share_of_wall for f in findings if f.id != "uneven-steps"), default=0.0)
-    findings = [
-        f for f in findings if f.id != "uneven-steps" or f.share_of_wall * ECHO_SHARE > known
-    ]
+    # Uneven steps beside a finding that costs as much are its echo, and would bury it. So are those
+    # of a loader whose workers take the cores from each other and from the model.
+    others = {finding.id: finding.share_of_wall for finding in findings}
+    uneven = others.pop("uneven-steps", 0.0)
+    crowded = seen.loader is not None and seen.loader.crowded and "input-starved" in others
+    if crowded or uneven * ECHO_SHARE <= max(others.values(), default=0.0):
+        findings = [finding for finding in findings if finding.id != "uneven-steps"]
     if any(work.outgrows(use) for use in seen.memory):  # such a run ends before it is slow
         findings.sort(key=lambda finding: finding.id != "memory-growth")
     return findings

@@ -18,6 +18,7 @@ from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
+from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import criterion_label, recorded_lab
 from bottleneck_lab.grading.calibration import describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
@@ -81,6 +82,9 @@ MEASURES = (
 NONE_LEFT = (
     "No finding is left: what a detector found rests on data that is missing, as the top of this"
     " report says."
+)
+NONE_RELIABLE = (
+    "No finding is listed: detectors need what this capture lacks, as the top of this report says."
 )
 
 REST = "everything else"
@@ -607,11 +611,13 @@ def describe_withheld(findings: Sequence[Finding]) -> str:
     )
 
 
-def describe_no_findings(withheld: Sequence[Finding], *, measures: bool) -> str:
+def describe_no_findings(summary: Summary) -> str:
     """Say why no finding is listed."""
-    if measures:
+    if summary.measures:
         return MEASURES
-    return NONE_LEFT if withheld else NO_FINDINGS
+    if summary.withheld:
+        return NONE_LEFT
+    return NO_FINDINGS if summary.quality.reliable else NONE_RELIABLE
 
 
 def describe_startup(startup: StartUp | None) -> str:

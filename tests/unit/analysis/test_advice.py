@@ -99,8 +99,10 @@ def test_advice_names_nothing_that_an_emulated_device_lacks(timeline_of, bottlen
     assert ("batching" in emulated) == (bottleneck == "launch")
 
 
-def epochs(make, start: str):
-    """Two epochs whose first batch comes when the loader's workers have started."""
+def epochs(make, start: str, first_us: float = 3_000.0):
+    """Two epochs whose first batch comes when the loader's workers have started. The operator takes
+    `first_us` in their first steps, elsewhere 3,000.
+    """
     run = make.Program()
     for number in range(12):
         begin = run.host
@@ -111,10 +113,19 @@ def epochs(make, start: str):
         called = run.host
         run.python(9_000 if number % 6 == 0 else 300)
         run.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", called)
-        run.operator("aten::conv2d", "conv_tensorop", 3_000.0)
+        run.operator("aten::conv2d", "conv_tensorop", 3_000.0 if number % 6 else first_us)
         run.python(3_000)
         run.range(f"ProfilerStep#{number}", begin)
     return run
+
+
+def test_steps_that_too_many_workers_make_slow_are_no_second_finding(make, tmp_path):
+    for workers, uneven in ((16, False), (4, True)):
+        start = f"DataLoader starts its workers: {workers} on 8 cores, kept after an epoch"
+        findings = summary_of(make, tmp_path, epochs(make, start, 60_000.0)).findings
+        names = {finding.id for finding in findings}
+        assert "input-starved" in names
+        assert ("uneven-steps" in names) is uneven
 
 
 def test_too_many_workers_are_one_finding_with_its_remedy(make, tmp_path):

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
@@ -334,3 +335,10 @@ def test_a_missed_limit_is_named_in_place_of_a_cause_that_may_be_gone():
         words.headline(msgspec.structs.replace(verdict, reason="timed out", criteria=[]))
         == "timed out"
     )
+
+
+def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
+    summary = replace(summarise(made_up_capture.capture()), findings=[], withheld=[])
+    for reliable, begins in ((True, "Nothing stands out"), (False, "No finding is listed")):
+        judged = replace(summary, quality=replace(summary.quality, reliable=reliable))
+        assert words.describe_no_findings(judged).startswith(begins)

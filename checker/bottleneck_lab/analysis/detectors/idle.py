@@ -181,7 +181,7 @@ def late_input(seen: Evidence) -> list[Detection]:
         advice = f"{ahead}, and give the loader and the model separate cores."
     elif seen.serving:
         advice = f"{PREPARE_AHEAD}." if seen.emulated else f"{PREPARE_AHEAD}, {ON_THE_DEVICE}."
-    if loader is not None and loader.cores and loader.workers > loader.cores:
+    if loader is not None and loader.crowded:
         advice = (
             f"Use fewer workers: {loader.workers} share {loader.cores} cores, and each takes time"
             f" to start; num_workers={max(loader.cores - 1, 1)} leaves one for the model."

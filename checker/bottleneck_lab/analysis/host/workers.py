@@ -56,6 +56,11 @@ class LoaderUse(msgspec.Struct, frozen=True):
     starts: int
     starting_ns: int
 
+    @property
+    def crowded(self) -> bool:
+        """True if its workers are known to share cores among themselves."""
+        return 0 < self.cores < self.workers
+
 
 def find_loader(timeline: Timeline, window: Window) -> LoaderUse | None:
     """Return the loader with worker processes whose starts took longest; None without such."""

@@ -271,7 +271,7 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     if scope and summary.findings:
         sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
     if not summary.findings:
-        nothing = words.describe_no_findings(summary.withheld, measures=summary.measures)
+        nothing = words.describe_no_findings(summary)
         sheet.line(nothing, indent=1)
     # In a lab about memory, what costs time is named and no more.
     beside = [each for each in summary.findings if summary.of_memory and each.share_of_wall > 0]

@@ -199,7 +199,7 @@ def _keyed(colour: str, label: str) -> Markup:
 def findings_section(summary: Summary) -> Section:
     """Render findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
-        nothing = words.describe_no_findings(summary.withheld, measures=summary.measures)
+        nothing = words.describe_no_findings(summary)
         return section("findings", "Findings", tag("p", nothing))
     lead = (
         "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
