@@ -1,11 +1,12 @@
 """Conditions under which a capture was made, and what differs in them between two sides: another
-GPU, other recording settings, another program.
+GPU, other recording settings, another program, a busier machine.
 
 A difference in the code can be told only where the rest is the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.intervals import blocks
-from bottleneck_lab.trace.names import CALIBRATED
+from bottleneck_lab.analysis.plateau import BUSY_CORES
+from bottleneck_lab.trace.load import CORES, OTHER_CORES
+from bottleneck_lab.trace.names import CALIBRATED, is_host_modelled
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceInfo,
@@ -27,7 +30,7 @@ from bottleneck_lab.trace.timeline import (
     devices_of,
 )
 
-Kind = Literal["device", "settings", "program"]
+Kind = Literal["device", "settings", "program", "load"]
 
 # Two versions of a program share most of their operators or kernels by time; where less than this
 # share (0-1) is common, they are taken for two programs. A compiled or fused version still has the
@@ -46,10 +49,21 @@ _STATED = {
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Something beside the code that differs between two sides, as a sentence."""
+    """Something beside the code that differs between two sides, as a sentence. `slows`: the side
+    whose times it makes longer, where that is known, to `up_to` times as long.
+    """
 
     kind: Kind
     sentence: str
+    slows: Literal["", "before", "after"] = ""
+    up_to: float = math.inf
+
+
+class Load(NamedTuple):
+    """How many cores other programs kept busy, and how many there are."""
+
+    other_cores: float
+    cores: int
 
 
 class Size(NamedTuple):
@@ -64,7 +78,8 @@ class Conditions:
     """The devices of a capture (by name, with their number), its recording settings, its program's
     names with their summed time, ns, and how many ranks the program has (0: not stated).
     `calibrated_ns`: what a full batch takes on a device that was set by the machine's speed; 0 on
-    any other.
+    any other. `load`: how much of the machine's cores other programs took; None where that is not
+    known, or the host's times are modelled.
     """
 
     devices: dict[str, int]
@@ -75,6 +90,7 @@ class Conditions:
     calibrated_ns: int = 0
     sizes: dict[str, Size] = field(default_factory=dict)
     """By the devices' names, as far as they are recorded."""
+    load: Load | None = None
 
 
 def find_conditions(timeline: Timeline) -> Conditions:
@@ -103,7 +119,15 @@ def find_conditions(timeline: Timeline) -> Conditions:
         timeline.world_size,
         calibrated_ns(timeline),
         {info.name: Size(info.multiprocessors, info.memory_bytes) for info in infos if info.name},
+        _load(timeline),
     )
+
+
+def _load(timeline: Timeline) -> Load | None:
+    cores = int(timeline.facts.get(CORES, 0))
+    if not cores or is_host_modelled(timeline):
+        return None
+    return Load(float(timeline.facts[OTHER_CORES]), cores)
 
 
 def _working(timeline: Timeline) -> list[DeviceInfo]:
@@ -145,7 +169,12 @@ def _times(
 
 def find_differences(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
     """Return what differs between two sides beside the code, devices first."""
-    return [*_devices(before, after), *_settings(before, after), *_programs(before, after)]
+    return [
+        *_devices(before, after),
+        *_settings(before, after),
+        *_programs(before, after),
+        *_loads(before, after),
+    ]
 
 
 def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
@@ -247,6 +276,29 @@ def _programs(before: Sequence[Conditions], after: Sequence[Conditions]) -> list
             "program",
             f"they look like two programs: {common:.0%} of their operators and kernels are common"
             f" (mostly {most[0]} before, {most[1]} after)",
+        )
+    ]
+
+
+def _loads(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    """Return a difference where other programs took more of the machine on one side. What needs
+    all cores then takes up to as many times as long as the other side had more of them left.
+    """
+    loads = [[each.load for each in side if each.load] for side in (before, after)]
+    if not all(loads):
+        return []
+    old, new = (sum(load.other_cores for load in side) / len(side) for side in loads)
+    if abs(old - new) <= BUSY_CORES:
+        return []
+    cores = loads[0][0].cores
+    # A fair scheduler leaves even a single thread half a core beside others.
+    left = [max(0.5, cores - other) for other in (old, new)]
+    return [
+        Difference(
+            "load",
+            f"other programs kept {old:.1f} of {cores} cores busy before and {new:.1f} after",
+            slows="after" if new > old else "before",
+            up_to=max(left) / min(left),
         )
     ]
 

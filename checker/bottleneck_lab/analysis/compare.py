@@ -658,13 +658,24 @@ def _withheld(differences: list[Difference], change: FigureChange) -> FigureChan
 
     Recording costs time itself, so that other settings make anything faster or slower. On another
     GPU a difference is real, though not the code's; only that nothing changed cannot be told.
+    Beside busier programs the host is slower, and a device that waits for it; kernels and copies
+    are not.
     """
     kinds = {difference.kind for difference in differences}
-    if "settings" in kinds or (kinds and change.outcome == "same"):
+    slowed = any(_may_bring(difference, change) for difference in differences)
+    if "settings" in kinds or (kinds and change.outcome == "same") or slowed:
         return msgspec.structs.replace(change, outcome="cannot tell")
     if change.fixed:
         return msgspec.structs.replace(change, outcome=_neutral(change.outcome))
     return change
+
+
+def _may_bring(difference: Difference, change: FigureChange) -> bool:
+    """Return True if a difference beside the code slows one side enough for all of a change."""
+    outcome = {"before": "better", "after": "worse"}.get(difference.slows)
+    if change.outcome != outcome or change.group in ("kernel", "copy") or not change.ratio:
+        return False
+    return max(change.ratio, 1 / change.ratio) <= difference.up_to
 
 
 def _observed(side: Side) -> list[Observation]:

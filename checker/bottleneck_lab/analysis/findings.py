@@ -309,8 +309,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "synchronisation-bound",
         "Warm up before measuring; look for compilation, first allocations, logging, checkpoints or"
         " a loader that runs dry in the slow steps.",
-        "the slow steps' excess over the median is ≥ 10%, nothing else costs 80% of it, and a"
-        " loader has no more workers than cores",
+        "the slow steps' excess over the median (their idle time, where no launches are recorded)"
+        " is ≥ 10%, nothing else costs 80% of it, and a loader has no more workers than cores",
         work.uneven_steps,
         rests_on=("steps",),
     ),

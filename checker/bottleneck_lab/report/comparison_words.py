@@ -129,6 +129,10 @@ def describe_differences(comparison: Comparison) -> list[str]:
         return scaling
     kinds = {difference.kind for difference in comparison.differences}
     verdict = "No part can be called the same, and a difference need not be the code's."
+    if kinds == {"load"}:
+        verdict = (
+            "Nothing is called the same, or slower on the busier side by as much as that may bring."
+        )
     if "settings" in kinds:
         verdict = "Nothing can be concluded: record both again in the same way."
     lines = [f"Before and after are not alike: {d.sentence}." for d in comparison.differences]

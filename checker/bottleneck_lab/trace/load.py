@@ -47,7 +47,7 @@ def load(path: Path | str) -> Timeline:
         return merge_ranks([load(file) for file in find_traces(path)])
     try:
         timeline = _read(path, _first_bytes(path))
-        timeline = _with_neighbours(timeline, path.with_name(DESCRIPTION))
+        timeline = _with_surroundings(timeline, path.with_name(DESCRIPTION))
     except _GZIP_ERRORS as error:
         raise CaptureError(
             f"{path.name} is a damaged or truncated gzip file ({error}).",
@@ -62,21 +62,29 @@ def load(path: Path | str) -> Timeline:
 
 DESCRIPTION = "capture.json"
 """What `lab profile` writes beside a trace."""
+OTHER_CORES, CORES = "otherCores", "cores"
+"""Facts of a timeline: how many cores other programs kept busy while it was recorded, and how many
+the machine has.
+"""
 PROGRAMS = (".py", ".sh", ".cu", ".cpp")
 ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
 
 
-def _with_neighbours(timeline: Timeline, description: Path) -> Timeline:
-    """Note the other processes that `lab profile` saw on the GPU: a profiler records only its own
-    program's kernels, so theirs look like gaps.
+def _with_surroundings(timeline: Timeline, description: Path) -> Timeline:
+    """Note what `lab profile` saw beside the program: busy cores, and other processes on the GPU. A
+    profiler records only its own program's kernels, so theirs look like gaps.
     """
     if not description.is_file():
         return timeline
     try:
-        environment = json.loads(description.read_text(encoding="utf-8"))["environment"]
-        count = int(environment["gpu_processes"])
+        described = json.loads(description.read_text(encoding="utf-8"))
+        count = int(described["environment"]["gpu_processes"])
+        cores = int(described["environment"].get("cores", 0))
+        other_cores = float(described.get("other_cores", 0.0))
     except (ValueError, KeyError, TypeError):  # somebody else's file of that name
         return timeline
+    seen = {OTHER_CORES: f"{other_cores:.2f}", CORES: str(cores)}
+    timeline = replace(timeline, facts={**timeline.facts, **seen})
     if not count:
         return timeline
     others = "another process was" if count == 1 else f"{count} other processes were"

@@ -17,6 +17,7 @@ from bottleneck_lab import compare, load, observe
 from bottleneck_lab.analysis.comparability import find_conditions, find_differences
 from bottleneck_lab.report.comparison_words import describe_differences, describe_speedup
 from bottleneck_lab.report.console.comparison import render_comparison
+from bottleneck_lab.trace.load import CORES, OTHER_CORES
 from bottleneck_lab.trace.timeline import DeviceInfo, take
 
 from .test_serving import batch, event
@@ -144,6 +145,30 @@ def test_another_tool_is_another_setting(timeline_of):
     one = timeline_of("healthy", steps=12)
     (difference,) = compare(one, replace(one, format="nsys")).differences
     assert "kineto before, nsys after" in difference.sentence
+
+
+@pytest.mark.parametrize(
+    ("busy", "slower", "faster"),
+    [
+        ((0.4, 1.4), "cannot tell", "cannot tell"),
+        ((1.4, 0.4), "worse", "better"),
+        ((0.1, 0.4), "worse", "better"),  # 1.2 times as slow at most
+    ],
+)
+def test_slower_beside_busier_programs_may_be_their_doing(timeline_of, busy, slower, faster):
+    fast, slow = (
+        replace(capture, facts={**capture.facts, OTHER_CORES: str(cores), CORES: "2"})
+        for capture, cores in zip(
+            [timeline_of("healthy", steps=12), timeline_of("input", steps=12)], busy, strict=True
+        )
+    )
+    comparison = compare(fast, slow)
+    assert [difference.sentence for difference in comparison.differences] == [
+        f"other programs kept {busy[0]} of 2 cores busy before and {busy[1]} after"
+    ]
+    assert comparison.outcome == slower
+    assert compare(slow, fast).outcome == faster
+    assert "slower on the busier side" in printed(comparison)
 
 
 def test_two_programs_are_not_called_the_same(timeline_of):

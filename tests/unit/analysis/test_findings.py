@@ -6,12 +6,14 @@ import hashlib
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab import findings, load, merge_ranks, summarise
 from bottleneck_lab.analysis.amdahl import ceiling, predicted
+from bottleneck_lab.analysis.detectors.work import uneven_steps
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import FINDING_IDS, find_findings
 
@@ -281,6 +283,25 @@ def test_steps_that_all_scatter_are_not_called_uneven():
 
     assert found([10, 10.1, 9.9, 10, 10.2, 10, 9.8, 40]) == ["uneven-steps"]
     assert found([10, 15, 9, 11, 14, 8, 16, 10]) == []
+
+
+def test_a_device_that_always_works_has_no_slow_steps_where_nothing_says_what_is_whose(timeline_of):
+    """Without launches, a step ends wherever the device's queue happens to stand."""
+    timeline = timeline_of("healthy", steps=8)
+    summary = summarise(timeline)
+    (use,), (launches,) = summary.devices, summary.launches
+    step_ns = [10**7] * 7 + [4 * 10**7]
+    seen = Evidence(
+        [msgspec.structs.replace(use, idle_ns=3)],
+        launches=[msgspec.structs.replace(launches, launch_call_ns=0)],
+        step_ns=step_ns,
+        steps=8,
+        wall_ns=11 * 10**7,
+    )
+    assert uneven_steps(seen) == []
+    waiting = msgspec.structs.replace(seen.devices[0], idle_ns=3 * 10**7)
+    assert uneven_steps(msgspec.structs.replace(seen, devices=[waiting]))
+    assert uneven_steps(msgspec.structs.replace(seen, launches=[launches]))
 
 
 def _without_kernels(make, bottleneck: str, share: float):

@@ -24,6 +24,7 @@ from bottleneck_lab.trace.kineto import columns as kineto_columns
 from bottleneck_lab.trace.kineto import reader
 from bottleneck_lab.trace.kineto.columns import BLOCK_ROWS, SPAN, RowBlocks
 from bottleneck_lab.trace.kineto.reader import read_kineto
+from bottleneck_lab.trace.load import CORES, OTHER_CORES
 from bottleneck_lab.trace.timeline import Timeline, narrowed
 
 from ...processes import another_thread
@@ -581,8 +582,16 @@ def test_a_capture_says_which_other_processes_used_the_gpu(tmp_path, processes, 
         )
     )
     (tmp_path / "capture.json").write_text(
-        json.dumps({"files": [trace.name], "environment": {"gpu_processes": processes}})
+        json.dumps(
+            {
+                "files": [trace.name],
+                "environment": {"gpu_processes": processes, "cores": 2},
+                "other_cores": 1.4,
+            }
+        )
     )
-    notes = load(trace).notes
+    timeline = load(trace)
+    assert (timeline.facts[OTHER_CORES], timeline.facts[CORES]) == ("1.40", "2")
+    notes = timeline.notes
     assert any(note in line for line in notes) if note else not notes
     assert load(tmp_path).notes == notes

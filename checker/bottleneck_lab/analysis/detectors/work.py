@@ -372,6 +372,10 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
     scatter = sorted(abs(step - median) for step in steps)[len(steps) // 2]
     slow = median + max(STEP_SPREAD * median, 5 * scatter)
     excess = sum(step - median for step in steps if step > slow)
+    if seen.launches and not any(use.launch_call_ns for use in seen.launches):
+        # Without its launch, a device's work belongs to no step: one ends wherever the queue of
+        # work stood, so that only the time in which the device had none is lost.
+        excess = min(excess, sum(use.idle_ns for use in seen.devices))
     share = excess / max(sum(steps), 1)
     if share < IDLE_SHARE:
         return []
