@@ -203,6 +203,22 @@ def test_briefs_promise_what_the_limits_keep():
         assert curves.interval_odds(judge["noisy"], judge["contain"], 0.82) > 0.4
 
 
+def test_the_brief_says_how_many_regressions_a_gate_meets():
+    judge, rng = judge_of("perf-gate"), np.random.default_rng(0)
+    settings = find_lab("perf-gate").spec.devices["virtual"].settings["judge"]
+    met = []
+    for _ in range(100):
+        done = []
+        for trial in judge.trials(rng, settings):
+            trial.finish(["kept", *trial.slower])  # a gate that errs nowhere
+            done.append(trial)
+        met.append(sum(bool(trial.slower) for trial in done))
+    assert np.mean(met) == pytest.approx(40, abs=1)
+    passes = {missed: np.mean((1 - missed) ** np.array(met)) for missed in (0.02, 0.1)}
+    assert passes[0.02] == pytest.approx(0.45, abs=0.02)
+    assert passes[0.1] == pytest.approx(0.02, abs=0.005)
+
+
 @pytest.mark.parametrize("slug", LABS)
 def test_practice_is_the_same_every_time_and_prints_a_line(slug):
     judge = judge_of(slug)

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -112,7 +113,7 @@ def train(
         dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
         if job.many_steps and sockets is job.sockets[0]:
             client.trained_with = torch.zeros(sum(part.numel() for part in model.parameters()))
-        watch_modules(model, client)
+        watch_modules(model, client, watch)
         if rank == 0:
             client.place(model)
             client.exchange(EventKind.START, [], [])
@@ -126,7 +127,8 @@ def train(
                 parameters["lr"] *= _LR_OF_MANY_STEPS
         watch_passes(ddp, optimizer, watch, client)
     watch_host(watch, client)
-    with Interceptor(watch):
+    # Only the times of few steps count: of many, small operations would be too many events.
+    with Interceptor(watch) if client.trained_with is None else nullcontext():
         script.train(ddp, optimizer, client.batches())
     client.tell(EventKind.PARAMETERS, 0, 0, 0, client.place(model))
 

@@ -74,7 +74,8 @@ class Ledger:
             raise Violation(
                 "wrong output",
                 f"Rank {self.rank} ran backward through {self.costs.modules[module].name} twice for"
-                " one micro-batch of a step.",
+                " one micro-batch of a step, which lasts until `step` of the optimizer that `train`"
+                " is given is called.",
             )
         self._backwards[module].add(micro_batch)
         if len(self._backwards[module]) == self.micro_batches:

@@ -336,16 +336,25 @@ class FabricServer:
             )
         steps = link.clock.step
         if self.batches(steps, rank) is not None:
-            raise Violation(
-                "wrong output",
-                f"Rank {rank} stopped after {steps} optimizer steps, with batches left.",
-            )
+            raise Violation("wrong output", self._too_few_steps(rank, link))
         if self.batches(steps - 1, rank) is None:
             raise Violation(
                 "wrong output",
                 f"Rank {rank} took {steps} optimizer steps, more than there were batches.",
             )
         link.finished = True
+
+    def _too_few_steps(self, rank: int, link: Link) -> str:
+        """Say why a rank that has finished took fewer steps than there are batches."""
+        steps, fetched = link.clock.step, link.ledger.fetched
+        times = f"{steps} time{'s' * (steps != 1)}"
+        if fetched <= steps or self.batches(fetched - 1, rank) is not None:
+            return f"Rank {rank} stopped after {steps} optimizer steps, with batches left."
+        # Of an optimizer that the script has made itself, nothing is known.
+        return (
+            f"Rank {rank} went through all of its {fetched - 1} batches, but called `step` of the"
+            f" optimizer that `train` is given {times}; each batch needs one call."
+        )
 
     def _enter(self, rank: int, link: Link, event: RankEvent) -> None:
         if not event.group >> rank & 1 or event.group > self._everyone:

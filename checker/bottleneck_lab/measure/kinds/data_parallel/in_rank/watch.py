@@ -33,6 +33,9 @@ _FREE = frozenset(
 )  # fmt: skip
 """Calls that launch nothing."""
 
+_BACKWARD = frozenset(["backward", "grad"])
+"""Calls that run backward, which modules report: of a tensor, and of `torch.autograd`."""
+
 Tell = Callable[..., None]
 
 
@@ -98,7 +101,7 @@ class Interceptor(TorchFunctionMode):
                 self.watch.tell(EventKind.SYNC)
                 return func(*args, **kwargs)
             result = func(*args, **kwargs)
-            if name != "backward":
+            if name not in _BACKWARD:
                 self.watch.tell(
                     EventKind.DEVICE, 0, 0, 0, _bytes_touched([*args, *kwargs.values(), result])
                 )
@@ -116,12 +119,14 @@ def _bytes_touched(values: Iterable[Any]) -> int:
     return total
 
 
-def watch_modules(model: nn.Module, client: Client) -> None:
+def watch_modules(model: nn.Module, client: Client, watch: HostWatch) -> None:
     """Report every module with parameters of its own: its forward when it returns, its backward
     when the gradient of its output arrives. The fabric answers with a factor for that gradient.
 
     Where the parameters of every step are compared, keep what each forward used instead.
     """
+    # A script may call the model's parts one by one, outside the wrapped model's bracket: what is
+    # computed here is not its own work.
     # A module's backward is reported before its parameters' gradients exist, so that a collective
     # launched for them comes after it.
     current, whole = 0, False
@@ -130,7 +135,8 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         nonlocal current, whole
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
         if module is model or not whole:
-            number = client.micro_batch(given[0]) if given else None
+            with watch:
+                number = client.micro_batch(given[0]) if given else None
             if number is not None:
                 current = number
         whole = whole or module is model
@@ -147,7 +153,7 @@ def watch_modules(model: nn.Module, client: Client) -> None:
     if client.trained_with is not None:
         _keep_parameters(owners, client)
         return
-    for module in {model, *owners}:  # a script may call the model's parts one by one
+    for module in {model, *owners}:
         module.register_forward_pre_hook(begins, with_kwargs=True)
     model.register_forward_hook(ends)
     for index, module in enumerate(owners):
