@@ -226,6 +226,7 @@ def test_statistics_may_travel_with_the_gradients():
         (0, 4, 2, "when 0% of the gradients"),
         (315_001, 4, 2, "when 106% of the gradients"),
         (300_000, 3, 2, "3 of a micro-batch's 4"),
+        (300_000, 8, 1, "on 8 samples at once. Here a micro-batch has 4, and each goes"),
         (300_000, 4, 1, "1 times"),
         (300_000, 4, 3, "backward through b twice for one micro-batch"),
     ],

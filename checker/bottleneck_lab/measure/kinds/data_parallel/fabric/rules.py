@@ -103,7 +103,13 @@ class Ledger:
             raise Violation(
                 "tampered", f"Rank {self.rank} reported a module that the model does not have."
             )
-        if samples != self.samples:
+        if samples > self.samples:
+            raise Violation(
+                "wrong output",
+                f"Rank {self.rank} ran the model on {samples} {self.costs.called} at once. Here a"
+                f" micro-batch has {self.samples}, and each goes through the model by itself.",
+            )
+        if samples < self.samples:
             raise Violation(
                 "wrong output",
                 f"Rank {self.rank} ran the model on {samples} of a micro-batch's {self.samples}"
