@@ -308,6 +308,7 @@ _VERDICT = (
     "`lab check` says whether they are right, once your work runs to its end and its results are"
     " right; it need not be fast."
 )
+_VERDICT_OF_WRONG = "`lab check` says whether they are right, once your work runs to its end."
 _VERDICT_OF_RECORDING = "`lab check` says whether they are right."
 _CORRECTS = (
     "`lab diagnose -a ID=VALUE` corrects an answer; where work is graded, a corrected answer earns"
@@ -357,10 +358,12 @@ def _conclude(
 
 
 def _when_graded(workspace: Workspace) -> str:
-    """Return when a check grades the answers: those about the learner's own work with work that is
-    right, and those about a recording in every check.
+    """Return when a check grades the answers: those about a recording in every check, others with
+    work that is no more wrong than the shipped code.
     """
-    return _VERDICT_OF_RECORDING if records_itself(workspace) else _VERDICT
+    if records_itself(workspace):
+        return _VERDICT_OF_RECORDING
+    return _VERDICT_OF_WRONG if workspace.lab.spec.starter_fails == "wrong output" else _VERDICT
 
 
 def _explain_first_commitment(workspace: Workspace) -> None:
@@ -380,8 +383,15 @@ def _explain_first_commitment(workspace: Workspace) -> None:
     # The brief withholds some of these limits, because they give the cause away.
     device = workspace.lab.spec.devices.get(workspace.info.device)
     criteria = device.criteria if device else []
-    limits = [each for each in criteria if each.kind in ("target", "mechanism")]
+    # Where the shipped code is wrong, what right results are is what the lab is about.
+    wrong = workspace.lab.spec.starter_fails == "wrong output"
+    limits = [
+        each
+        for each in criteria
+        if each.kind in ("target", "mechanism") or (wrong and each.kind == "correctness")
+    ]
     if limits:
-        say("\nBesides right answers and right results, a check asks for this:")
+        besides = "right answers" if wrong else "right answers and right results"
+        say(f"\nBesides {besides}, a check asks for this:")
     for limit in limits:
         say(f"  {describe_criterion(limit)}", hang=2)

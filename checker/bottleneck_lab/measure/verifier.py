@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.catalog import CriterionSpec, Device, Lab
+from bottleneck_lab.catalog import CriterionSpec, Device, FailReason, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.conclusion import Stopped, conclude
 from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_measured
@@ -91,7 +91,7 @@ def check_lab(
     )
     measured, stopped = ended.measured, ended.stopped
     results = _complete(
-        [*measured.results, *_diagnosis_results(diagnosis, ended, specs)],
+        [*measured.results, *_diagnosis_results(diagnosis, ended, specs, lab.spec.starter_fails)],
         specs,
         stopped is not None,
     )
@@ -149,20 +149,27 @@ def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
 
 
 def _diagnosis_results(
-    diagnosis: list[CriterionResult], ended: _Ended, specs: list[CriterionSpec]
+    diagnosis: list[CriterionResult],
+    ended: _Ended,
+    specs: list[CriterionSpec],
+    about: FailReason,
 ) -> list[CriterionResult]:
-    """Return the results of the answers, all unmeasured unless the work ran to its end and nothing
-    says that it is wrong: else who wants to know could stop the work before it is judged.
+    """Return the results of the answers, all unmeasured unless the work ran to its end and is no
+    more wrong than the shipped code: else who wants to know could stop the work before it is
+    judged. `about`: the reason for which the shipped code fails.
     """
     correctness = {each.id: each for each in ended.measured.results if each.kind == "correctness"}
-    wrong = any(result.holds is False for result in correctness.values())
+    # Where the shipped code is wrong, its questions can be answered before that is mended.
+    wrong_counts = about != "wrong output"
+    wrong = wrong_counts and any(result.holds is False for result in correctness.values())
     unreached = {spec.id for spec in specs if spec.kind == "correctness"} - set(correctness)
     if ended.measured.results and not (wrong or unreached or ended.stopped or ended.machine):
         return diagnosis
     if ended.machine:
         why = "since the check ended before it had judged your work"
     else:
-        why = "since answers are graded only with work that runs and is right"
+        right = " and is right" if wrong_counts else " to its end"
+        why = f"since answers are graded only with work that runs{right}"
     return [
         not_measured(CriterionSpec(result.id, "diagnosis", result.id), why) for result in diagnosis
     ]

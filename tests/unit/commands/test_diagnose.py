@@ -152,6 +152,18 @@ def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):
     assert "`lab run` shows what each change brings" in " ".join(output.split())
 
 
+def test_where_the_shipped_code_is_wrong_all_that_a_check_asks_for_is_named(tmp_path, monkeypatch):
+    """Its answers are graded with wrong work, too, and its limits are not hidden in `right`."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("timing-pitfalls"), tmp_path / "work", "virtual")
+    monkeypatch.chdir(workspace.root)
+    output = " ".join(diagnose("notebook=1", "nightly=1", "paper=1").output.split())
+    assert "says whether they are right, once your work runs to its end. " in output
+    limits = output.partition("Besides right answers, a check asks for this:")[2]
+    assert "at least 92% of the intervals contain the true cost" in limits
+    assert "in the machine time that it is given" in limits
+
+
 def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monkeypatch):
     save_answers(workspace, {"cause": find_lab(workspace.lab.slug).spec.questions[0].choices[0]})
     save_answers(workspace, {"evidence": 0.6, "where": "10-20 ms", "predicted_gain": 2.0})

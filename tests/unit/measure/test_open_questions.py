@@ -44,13 +44,23 @@ SPECS = [
     ids=["stopped", "wrong", "machine", "nothing", "out of time"],
 )
 def test_answers_are_not_graded_without_measured_work(ended):
-    graded = verifier._diagnosis_results(GIVEN, ended, SPECS)
+    graded = verifier._diagnosis_results(GIVEN, ended, SPECS, "correct but slow")
     assert [result.holds for result in graded] == [None, None]
 
 
 def test_answers_are_graded_with_work_that_is_right_however_slow():
     ended = _Ended(Measured([RIGHT, SLOW]))
-    assert verifier._diagnosis_results(GIVEN, ended, SPECS) == GIVEN
+    assert verifier._diagnosis_results(GIVEN, ended, SPECS, "correct but slow") == GIVEN
+
+
+def test_where_the_shipped_code_is_wrong_answers_are_graded_with_wrong_work_that_ends():
+    def grades(ended):
+        graded = verifier._diagnosis_results(GIVEN, ended, SPECS, "wrong output")
+        return [result.holds for result in graded]
+
+    assert grades(_Ended(Measured([WRONG, SLOW]))) == [True, False]
+    assert grades(_Ended(Measured([SLOW]))) == [None, None]
+    assert grades(_Ended(stopped=Stopped("crashed", "ValueError"))) == [None, None]
 
 
 def test_a_crash_names_no_file_that_the_lab_gives():
