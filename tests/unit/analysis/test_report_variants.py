@@ -168,6 +168,28 @@ def test_a_copy_right_behind_a_wait_is_waited_for_and_stays_without_the_wait(mak
     assert without_waits * 0.97 < gains["idle-synchronisation"] < 1.1 * without_waits
 
 
+def test_waits_that_follow_one_another_closely_are_several(make, tmp_path):
+    """Each of 30 short kernels in a step is waited for; the operators between take 12 µs."""
+
+    def asking(item):
+        run = make.Program(jitter=0.0)
+        for number in range(6):
+            begin = run.host
+            for _ in range(30):
+                run.operator("aten::mul", "vectorized_elementwise_kernel", 20.0)
+                if item:
+                    run.item()
+            run.range(f"ProfilerStep#{number}", begin)
+        run.wait()
+        return run
+
+    summary = summary_of(tmp_path, asking(item=True))
+    gain = (asking(item=True).host - 1e6) / (asking(item=False).host - 1e6)
+    assert finding(summary, "sync-stalls").expected_gain_ratio == pytest.approx(gain, rel=0.05)
+    shares = idle_shares(summary)
+    assert shares["synchronisation"] > 0.9 * sum(shares.values())
+
+
 # ranks
 
 

@@ -156,10 +156,11 @@ def _following_from_waits(
     leave, too. `idle`: without the device's own pauses. Idle time inside a wait is the wait's own.
     To wait for other ranks is no work: whoever made them late would else seem to be a wait.
     """
-    # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from the
-    # start of the copy call right before it.
-    waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
-    waits = iv.clip(waits.where(iv.meets(host.sync, *waits)), *window)
+    # `.item()` is a copy to the host and then a wait for it, and both block. What lies between two
+    # such waits, however close they are, is the host's own work.
+    copies = host.doing["copy"]
+    near = iv.union(host.sync.start - TOGETHER_NS, host.sync.end + TOGETHER_NS)
+    waits = iv.clip(iv.join(host.sync, copies.where(iv.meets(near, *copies))), *window)
     if not len(waits.start):
         return iv.NONE
     again = np.append(waits.start[1:], window.end)
