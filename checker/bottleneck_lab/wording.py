@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(count: int, noun: str, more: str = "") -> str:
     """Return a count with its noun: `1 hint`, `2 hints`; `more` where an `s` does not do."""
     return f"{count:,} {noun if count == 1 else more or f'{noun}s'}"
+
+
+def list_numbers(numbers: Sequence[int]) -> str:
+    """Return rising numbers, three or more in a row as a range: `0, 2-5`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [[f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run) for run in runs]
+    return ", ".join(text for part in parts for text in part)
 
 
 def spell_duration(seconds: float) -> str:

@@ -1,5 +1,5 @@
-"""Findings of a capture, ranked by the time they cost: the evidence, the likely cause, the advice
-and the largest possible gain.
+"""Findings of a capture, ranked by the largest possible gain: the evidence, the likely cause and
+the advice.
 
 `FINDINGS` has a row for each; the table in docs/analysis.md follows from it.
 """
@@ -381,7 +381,8 @@ def find_findings(seen: Evidence) -> list[Finding]:
                     ceiling(min(detection.shared_out, 1.0)) if detection.shared_out else 0.0,
                 )
             )
-    findings.sort(key=lambda finding: -finding.share_of_wall)
+    # What a fix can save goes first: a part that takes long may hardly hold anything up.
+    findings.sort(key=lambda finding: (1 / finding.expected_gain_ratio, -finding.share_of_wall))
     # Uneven steps beside a finding that costs as much are its echo, and would bury it. So are those
     # of a loader whose workers take the cores from each other and from the model.
     others = {finding.id: finding.share_of_wall for finding in findings}

@@ -30,6 +30,9 @@ UNSEEN_SHARE = 0.05
 """Idle time in which the device must have worked, beyond this share of the time, is a reason."""
 FEW_KERNELS = 20
 LOST_CALLS_SHARE = 0.2
+READING = ("aten::_local_scalar_dense",)
+READING_NS = 50_000
+"""Reading a value of a CPU's tensor takes about a microsecond: one that takes longer waited."""
 OVERLAP_NS = 2_000
 """Rounding to microseconds makes kernels of one stream overlap by up to this."""
 OVERLAPPING_SHARE = 0.01
@@ -71,6 +74,7 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         else:
             notes.append(note)
     missing += _lost_kernels(timeline)
+    missing += _unseen_device(timeline)
     missing += _unseen_work(devices)
     missing += _lost_calls(timeline)
     missing += _empty_steps(timeline)
@@ -171,6 +175,27 @@ def _lost_kernels(timeline: Timeline) -> list[Missing]:
         " dropped or lies outside the capture"
     )
     return [Missing(what, lost / calls, ("idle", "host", "kernels"))]
+
+
+def _unseen_device(timeline: Timeline) -> list[Missing]:
+    """Return the waits for a device of which neither work nor calls were recorded."""
+    if len(timeline.device) or len(timeline.runtime) or timeline.emulated:
+        return []
+    names = [i for i, name in enumerate(timeline.strings) if name in READING]
+    operators = timeline.operators
+    rows = np.flatnonzero(np.isin(operators.name, names))
+    waits = (operators.end - operators.start)[rows]
+    waits = waits[waits > READING_NS]
+    begin, end = timeline.extent
+    if waits.sum() <= UNSEEN_SHARE * (end - begin) or 2 * len(waits) < len(rows):
+        return []
+    what = (
+        f"{len(waits)} reads of a value (.item()) take {waits.mean() / 1e6:.1f} ms each, and on a"
+        " CPU they take a microsecond: they waited for a device that was not recorded. Add it to"
+        " the profiler's activities (ProfilerActivity.CUDA, XPU); torch.profiler does not see"
+        " Apple's MPS"
+    )
+    return [Missing(what, 1.0, ALL)]
 
 
 def _lost_calls(timeline: Timeline) -> list[Missing]:

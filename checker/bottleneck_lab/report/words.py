@@ -606,8 +606,8 @@ def describe_withheld(findings: Sequence[Finding]) -> str:
         return ""
     titles = "; ".join(finding.title for finding in findings)
     return (
-        f"Withheld, because the data behind it is missing: {titles}. Record again: fewer steps, so"
-        " that nothing is dropped, with no other program on the device."
+        f"Withheld, because the data behind it is missing: {titles}. Record all devices"
+        " again, and fewer steps, so that nothing is dropped, with no other program on the device."
     )
 
 

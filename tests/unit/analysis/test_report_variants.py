@@ -337,11 +337,14 @@ def test_a_rank_that_is_late_for_a_reported_cause_hides_no_other(make, tmp_path)
     assert finding(summary, "straggler").title == "Rank 1 keeps the others waiting"
 
 
-def joined(runs, us: float, group: str) -> None:
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+
+
+def joined(runs, us: float, group: str, name: str = ALL_REDUCE) -> None:
     """All of these ranks join a collective of a process group, and go on when it is done."""
-    ready = [max(run.tail.values()) for run in runs]
+    ready = [max(run.tail.values(), default=run.host) for run in runs]
     for run, since in zip(runs, ready, strict=True):
-        name, length = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", max(ready) + us - since
+        length = max(ready) + us - since
         run.launch(name, length, stream=24, after=since)
         run.events[-1]["args"] |= {"Process Group Name": group, "In msg nelems": 1024}
         run.tail = dict.fromkeys(run.tail, since + length)

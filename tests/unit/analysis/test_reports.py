@@ -85,7 +85,8 @@ def test_work_that_ends_after_the_wait_for_it_has_a_wrong_time():
     assert set(missing.grounds) == {"idle", "host", "steps"}
     assert [each.id for each in summary.withheld] == ["uneven-steps"]
     text = text_of(summary)
-    assert f"missing: {summary.withheld[0].title}. Record again: fewer steps" in text
+    again = f"missing: {summary.withheld[0].title}. Record all devices again, and fewer steps"
+    assert again in text
     assert "Nothing stands out" not in text
 
 

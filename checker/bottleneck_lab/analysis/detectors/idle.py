@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.causes import CAUSE_OF, OUTSIDE, Cause
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.what_if.removal import Removal
-from bottleneck_lab.wording import counted
+from bottleneck_lab.wording import counted, list_numbers
 
 WAITED_SHARE = 0.02
 """Waiting of other ranks below this share of the time is not worth a sentence."""
@@ -28,6 +28,15 @@ LONG_CALL_NS = 100_000
 SMALL_NS = 10_000
 """An operator call shorter than this on the CPU is mostly call overhead."""
 
+BETWEEN_SHARE, BETWEEN_NS = 0.6, 20_000
+"""Launches are late because of Python where this share (0-1) of the delay passes in no operator,
+and so much of it for each kernel: more than it takes to get from one operator to the next.
+"""
+PYTHON_BETWEEN = (
+    "Record with --stack to see the line. Move that Python out of the loop: prepare it before, keep"
+    " checks and bookkeeping for every N steps, or work on whole tensors instead of parts."
+    " torch.compile and CUDA Graphs help once the step has no Python between its operators."
+)
 SLOWER = 1.5
 """A host that takes this much longer for a launch than another rank's is slow by itself."""
 SLOW_HOST = (
@@ -147,9 +156,7 @@ def _in_other_ranks(seen: Evidence, cause: Cause) -> str:
     if waited < WAITED_SHARE:
         return ""
     late = sorted({row.rank for row in seen.late if row.doing == cause})
-    which = f"rank {late[0]}" if len(late) == 1 else f"ranks {', '.join(map(str, late))}"
-    if len(late) > 1:
-        which += " in turn"
+    which = f"rank {late[0]}" if len(late) == 1 else f"ranks {list_numbers(late)} in turn"
     return (
         f" {waited:.0%} of the time is other ranks' waiting in collectives for {which}, which did"
         " so: communication is the symptom."
@@ -220,9 +227,33 @@ def late_launches(seen: Evidence) -> list[Detection]:
         f" one, each too late: {count}, half of them under"
         f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
     )
+    title, advice = "", ""
+    if between := _python_between(seen):
+        title, advice = "Python between launches holds up the device", PYTHON_BETWEEN
+        evidence += between
     evidence += _in_other_ranks(seen, "launch")
     where, removal = _on_one_rank(seen, "launch", share), Removal(causes=("launch",))
-    return [Detection(evidence, share, where=where, removal=removal)]
+    return [Detection(evidence, share, title, advice, where, removal)]
+
+
+def _python_between(seen: Evidence) -> str:
+    """Return a sentence on the Python that makes launches late, where it is most of what does; ""
+    else, and where no operators were recorded that would tell.
+    """
+    parts = [part for use in seen.devices for part in use.gap_causes if part.cause == "launch"]
+    late = sum(part.idle_ns for part in parts)
+    outside = late - sum(ns for part in parts for _, ns in part.inside)
+    kernels = sum(use.kernels for use in seen.launches)
+    if (
+        not seen.operators
+        or seen.lines
+        or outside < max(BETWEEN_SHARE * late, BETWEEN_NS * kernels)
+    ):
+        return ""
+    return (
+        f" For {outside / late:.0%} of that the host ran no operator: Python was between the"
+        f" launches, {outside / kernels / 1e3:.0f} µs for each kernel."
+    )
 
 
 def _hosts_are_ahead(seen: Evidence) -> bool:

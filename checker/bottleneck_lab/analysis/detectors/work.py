@@ -46,12 +46,26 @@ TURNS = (
     " by length, pack them). If the batches are alike, look for clocks that change, or other"
     " programs on the devices."
 )
+STAGES = (
+    "Split each batch into more parts (micro-batches), so that every stage has one to work on; use"
+    " a schedule with less waiting (torch.distributed.pipelining: 1F1B, interleaved, zero-bubble);"
+    " and give the stages equal work."
+)
+GATHERED = (
+    "Gather the next layer's parameters while this one computes (FSDP: forward_prefetch,"
+    " backward_prefetch), keep them between forward and backward where memory allows"
+    " (reshard_after_forward=False), and send bf16 (mixed precision)"
+)
 LATE_START = (
     "Ranks begin apart once, not in every step: record steps after a warm-up, in which they meet."
     " If the start counts, see what this rank does before its first step that the others do not:"
     " loading, compiling, a slow disk."
 )
 LISTED_RANKS = 8
+MOSTLY_ONE = 2 / 3
+"""Of a rank that causes less of the waiting (0-1), the others are late nearly as often."""
+_POINT_TO_POINT = re.compile(r"SendRecv|(?:^|[:_])(?:send|recv)", re.IGNORECASE)
+_GATHERING = re.compile(r"All_?Gather|Reduce_?Scatter", re.IGNORECASE)
 ALIKE = 1.25
 """Two times that differ by less than this factor may be the same."""
 COPIES = Removal(causes=("copy",), copies=True)
@@ -112,10 +126,11 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
     hidden = 1 - exposed_ns / whole if whole else 0.0
     title, advice, waited = "", "", ""
     recorded = seen.ranks
+    less = GATHERED if _communicates_by(seen, _GATHERING) else LESS_COMMUNICATION
     if seen.collective_waits is not None:
         # Smaller or earlier messages make the transfer cheaper, not the waiting for a late rank.
         exposed_ns = seen.collective_waits.transfer_ns
-        advice = f"{LESS_COMMUNICATION}."
+        advice = f"{less}."
         waited = " (without waiting for late ranks)"
         if recorded < seen.world_size:
             waited = " (without waiting for the ranks that were recorded)"
@@ -135,10 +150,17 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
         title = "The device communicates, or waits for other ranks"
         advice = (
             "Put the captures of all ranks into one folder and report on that: waiting for a late"
-            f" rank needs another remedy than transfer. For transfer: {LESS_COMMUNICATION}."
+            f" rank needs another remedy than transfer. For transfer: {less}."
         )
     removal = Removal(causes=("communication",), communication=True)
     return [Detection(evidence, share, title, advice, removal=removal)]
+
+
+def _communicates_by(seen: Evidence, pattern: re.Pattern[str]) -> bool:
+    """Return True if collectives whose names match take most of the time of all."""
+    rows = [row for row in seen.kernels if row.communication]
+    matching = sum(row.total_ns for row in rows if pattern.search(row.name))
+    return 2 * matching > sum(row.total_ns for row in rows)
 
 
 def _describe_departures(departures: Departures | None) -> str:
@@ -175,9 +197,11 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     worst_rank, worst_ns = unreported.most_common(1)[0]
     title, who, advice = f"Rank {worst_rank} keeps the others waiting", f"Rank {worst_rank}", ""
     doing = _longest_doing([row for row in late if row.rank == worst_rank])
-    if 2 * worst_ns < unreported.total():
+    if worst_ns < MOSTLY_ONE * unreported.total():
         title, who = "Ranks take turns in keeping the others waiting", "The late rank of a step"
         doing, advice = _longest_doing(late), TURNS
+    if _communicates_by(seen, _POINT_TO_POINT):
+        return [_waiting_stages(seen, waited)]
     if doing in (BEFORE_ITS_STEP, "startup"):
         advice = LATE_START
     transfer = seen.collective_waits.transfer_ns
@@ -200,6 +224,23 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     if shared_out >= share:
         share, shared_out = shared_out, 0.0
     return [Detection(evidence, share, title, advice, shared_out=shared_out)]
+
+
+def _waiting_stages(seen: Evidence, waited: float) -> Detection:
+    """Return the stages of a pipeline that wait for one another: no rank is late, and the work of
+    the busiest stage stays.
+    """
+    working: Counter[int] = Counter()
+    for use in seen.devices:
+        working[use.rank] += use.busy_ns - use.exposed_communication_ns
+    longest_ns = seen.collective_waits.longest_ns if seen.collective_waits else 0
+    share = min(waited, 1 - max(working.values()) / max(longest_ns, 1))
+    waiting = sum(row.waiting_ns for row in seen.late) / seen.time_ns
+    evidence = (
+        f"For {waiting:.0%} of the time a rank waited in a send or receive for another to send or"
+        " to take: stages take turns instead of working side by side."
+    )
+    return Detection(evidence, share, "Stages of the pipeline wait for one another", STAGES)
 
 
 def _kernels_make_late(seen: Evidence) -> bool:

@@ -1,0 +1,151 @@
+"""More variants of the public reports: whole programs whose right answer follows from how they were
+built, by stepping them again without what slows them.
+"""
+
+import pytest
+
+from bottleneck_lab import load, summarise
+from bottleneck_lab.wording import list_numbers
+
+from .test_report_variants import job_of, joined, summary_of, write
+from .test_reports import finding, text_of
+
+
+def test_python_in_short_pieces_between_launches_is_named(make, tmp_path):
+    """80 µs of Python before each of 60 kernels, none of them a long stretch; the device works on
+    the last kernel in part of it.
+    """
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(60):
+            run.python(80.0)
+            run.operator("aten::mul", "vectorized_elementwise_kernel", 10.0, host_us=5.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    first = summary_of(tmp_path, run).findings[0]
+    assert first.id == "launch-bound"
+    assert first.title == "Python between launches holds up the device"
+    assert "75 µs for each kernel" in first.evidence
+    assert "Launch less" not in first.advice
+
+
+def test_operators_one_after_another_are_no_python_between_them(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(100):
+            run.operator("aten::mul", "vectorized_elementwise_kernel", 2.0)
+            run.python(4.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    first = summary_of(tmp_path, run).findings[0]
+    assert first.title == "The host cannot launch work fast enough"
+
+
+@pytest.mark.parametrize("read_us", [8_000.0, 2.0])
+def test_reading_a_value_for_long_proves_that_a_device_was_not_recorded(make, tmp_path, read_us):
+    """Only the CPU's activities were recorded of a program on a GPU."""
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for name, us in [("aten::mm", 40.0)] * 20 + [("aten::_local_scalar_dense", read_us)]:
+            start = run.host
+            run.python(us)
+            run.add("cpu_op", name, start, us)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(tmp_path, run)
+    assert summary.quality.reliable == (read_us < 10)
+    if not summary.quality.reliable:
+        (reason,) = summary.quality.reasons
+        assert "6 reads of a value (.item()) take 8.0 ms each" in reason
+        assert not summary.findings
+
+
+def in_stages(make, tmp_path, ranks: int = 4, parts: int = 4, steps: int = 5):
+    """A batch in `parts` passes through all ranks and back, with 1 and 2 ms of work in each."""
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(ranks)]
+    chain = [*range(ranks - 1)]
+    for number in range(steps):
+        begins = [run.host for run in runs]
+        for way, us in ((chain, 100.0), (chain[::-1], 200.0)):
+            for _ in range(parts):
+                for at in way:
+                    sender, receiver = (at, at + 1) if way is chain else (at + 1, at)
+                    if sender in (0, ranks - 1):
+                        work(runs[sender], us)
+                    joined([runs[at], runs[at + 1]], 20.0, f"pp{at}", "ncclDevKernel_SendRecv")
+                    work(runs[receiver], us)
+        for run, begin in zip(runs, begins, strict=True):
+            run.wait()
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=ranks))
+    return summarise(load(tmp_path / "job"))
+
+
+def work(run, us: float) -> None:
+    for _ in range(10):
+        run.operator("aten::mm", "gemm_tensorop", us, host_us=6.0)
+
+
+def test_stages_of_a_pipeline_are_no_stragglers(make, tmp_path):
+    summary = in_stages(make, tmp_path)
+    (only,) = summary.findings
+    assert only.title == "Stages of the pipeline wait for one another"
+    assert "micro-batches" in only.advice
+    busiest = max(use.busy_ns - use.exposed_communication_ns for use in summary.devices)
+    assert only.expected_gain_ratio <= 1.01 * summary.wall_ns / busiest
+
+
+def test_a_rank_that_is_late_a_little_more_often_is_not_the_one_to_look_at(make, tmp_path):
+    """Of ten steps, rank 2 is late in five and rank 0 in four."""
+    late = [2, 0, 2, 0, 2, 0, 2, 0, 2, 1]
+
+    def uneven(run, number):
+        for _ in range(10):
+            slow = late[number] == run.rank
+            run.operator("aten::mm", "gemm_tensorop", 400.0 if slow else 200.0)
+
+    only = finding(job_of(make, tmp_path, 3, 10, uneven), "straggler")
+    assert only.title == "Ranks take turns in keeping the others waiting"
+
+
+def test_gathered_parameters_are_not_advised_as_gradients_are(make, tmp_path):
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(2)]
+    for number in range(5):
+        begins = [run.host for run in runs]
+        for kind in ("AllGather_RING_LL", "ReduceScatter_Sum_bf16_RING_LL"):
+            for run in runs:
+                work(run, 100.0)
+            joined(runs, 900.0, "0", f"ncclDevKernel_{kind}")
+        for run, begin in zip(runs, begins, strict=True):
+            run.wait()
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
+    only = finding(summarise(load(tmp_path / "job")), "communication-exposed")
+    assert "forward_prefetch" in only.advice
+    assert "bucket_cap_mb" not in only.advice
+
+
+def test_what_saves_most_comes_first(make, tmp_path):
+    """fp32 kernels take 18 ms of a step, but the host waits 20 ms for its data beside them."""
+    run = make.Program(jitter=0.0)
+    for number in range(9):
+        begin = run.host
+        run.python(20_000.0)
+        run.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin)
+        for _ in range(36):
+            run.operator("aten::cudnn_convolution", "volta_scudnn_128x64_relu", 500.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    run.wait()
+    card = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0}
+    summary = summary_of(tmp_path, run, deviceProperties=[card])
+    assert [each.id for each in summary.findings] == ["input-starved", "tensor-cores-unused"]
+    gains = [each.expected_gain_ratio for each in summary.findings]
+    assert gains == sorted(gains, reverse=True)
+    assert "Costliest finding: The device waits for data" in " ".join(text_of(summary).split())
+
+
+def test_numbers_in_a_row_are_a_range():
+    assert list_numbers([0, 2, 3, 4, 5, 7, 8]) == "0, 2-5, 7, 8"
+    assert list_numbers([0, 1]) == "0, 1"
