@@ -327,6 +327,18 @@ def refuse_xplanes(folder: Path) -> None:
         )
 
 
+def refuse_ascend(path: Path, processes: Iterable[str]) -> None:
+    """Raise CaptureError for a Chrome trace that torch_npu wrote: its kernels stand under a process
+    of their own, in rows that are not read.
+    """
+    if "Ascend Hardware" in processes:
+        raise CaptureError(
+            f"{path.name} is a trace of Ascend's profiler (torch_npu, trace_view.json).",
+            "Its kernels are not read: without them, a program on an NPU would pass for one on the"
+            " CPU. MindStudio Insight shows it.",
+        )
+
+
 def refuse_jax(path: Path, processes: Iterable[str]) -> None:
     """Raise CaptureError for a Chrome trace whose processes are called as XLA calls them."""
     if any(_XLA_PROCESS.match(name) for name in processes):

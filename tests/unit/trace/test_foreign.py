@@ -125,6 +125,20 @@ def test_a_folder_of_tensorboard_with_nothing_but_xplanes_is_jax_s(tmp_path):
         load(tmp_path)
 
 
+def test_a_trace_of_ascend_s_profiler_is_no_program_for_the_cpu(tmp_path):
+    """The host's operators are rows that are read; those of the NPU are not."""
+    name = {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": "Ascend Hardware"}}
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "dur": 15.0}
+    kernel = {"ph": "X", "name": "MatMulV2", "pid": 3, "tid": 2, "dur": 4.0}
+    events = [name | {"pid": 3}]
+    for number in range(30):
+        events += [operator | {"ts": 20.0 * number}, kernel | {"ts": 20.0 * number + 14}]
+    path = tmp_path / "trace_view.json"
+    path.write_text(json.dumps(events))
+    with pytest.raises(CaptureError, match="torch_npu"):
+        load(path)
+
+
 def test_text_is_no_protobuf(tmp_path):
     (tmp_path / "notes").write_text("\nnothing of interest\n")
     with pytest.raises(CaptureError, match="not a JSON trace"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, ReadBytes
-from bottleneck_lab.trace.foreign import refuse_jax
+from bottleneck_lab.trace.foreign import refuse_ascend, refuse_jax
 from bottleneck_lab.trace.kineto.columns import LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.kineto.memory import NamedMemory
@@ -104,6 +104,8 @@ def assemble(
         )
 
     (operators, ranges), (runtime, python, device) = results_of(make_operators, make_others)
+    if not len(device):
+        refuse_ascend(source, columns.process_names)
     if not any(map(len, (device, operators, ranges, runtime, python))):
         refuse_jax(source, columns.process_names)
         raise CaptureError(
