@@ -528,7 +528,7 @@ def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
 
 
 PROGRAM = """
-import json, socket, sys, torch
+import copy, json, socket, sys, torch
 from pathlib import Path
 from torch import nn
 from bottleneck_lab.measure.virtual_gpu.backend import install
@@ -626,6 +626,19 @@ facts["one of many"] = torch.ones(1, device=device).expand(3)[:1].tolist()
 with torch.inference_mode():
     facts["inference"] = [str((rows * 2).cpu().device), (rows[0] * 2).tolist()]
 facts["index"] = (rows[0] * 2)[torch.tensor([1, 2])].tolist()
+
+layer.register_buffer("seen", torch.ones(1, device=device))
+layer(ones).sum().backward()
+twin = copy.deepcopy(layer)
+with torch.no_grad():
+    before = twin.weight.tolist(), twin.weight.grad.tolist(), twin.seen.item()
+    for tensor in (layer.weight, layer.weight.grad, layer.seen):
+        tensor.add_(1)
+after = twin.weight.tolist(), twin.weight.grad.tolist(), twin.seen.item()
+facts["twin is its own"] = after == before
+facts["twin"] = [len(list(twin.parameters())), twin.weight.requires_grad, twin.seen.requires_grad]
+tied = copy.deepcopy(nn.ModuleList([layer, layer]))
+facts["tied"] = tied[0].weight is tied[1].weight
 
 pinned = torch.ones(8, pin_memory=True)
 facts["pinned"] = [pinned[:2].is_pinned(), torch.ones(8).is_pinned()]
@@ -733,6 +746,11 @@ class TestProgram:
         assert seen["inference"] == ["cpu", [2.0] * 8]
         assert seen["index"] == [2.0, 2.0]
 
+    def test_a_deep_copy_has_values_of_its_own(self, seen: dict) -> None:
+        assert seen["twin is its own"]
+        assert seen["twin"] == [2, True, False]
+        assert seen["tied"], "what was one tensor stays one"
+
     def test_a_pinned_buffer_that_is_overwritten_too_early_is_a_race(self, seen: dict) -> None:
         assert seen["pinned"] == [True, False]
         (line,) = seen["books"].figures.races
@@ -832,12 +850,15 @@ def test_a_product_counts_in_place_too(name: str) -> None:
     assert engine.clock.flops == 2 * 8**3
 
 
-def test_only_what_the_device_has_yet_to_read_can_be_overwritten_too_early() -> None:
+def test_only_what_nobody_has_waited_for_can_be_overwritten_too_early() -> None:
     engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
     copies = [
         engine.upload(torch.ones(4), None, True, False, f"train.py({line})")[1] for line in (3, 4)
     ]
+    # The host's own time passes, but it does not know what the device has done meanwhile.
+    engine.clock.host_us += 1e6
     engine.overwritten(copies[:1])
+    assert engine.read() == []
     engine.clock.wait("")
     assert engine.read() == copies[1:]
     engine.overwritten(copies[1:])

@@ -229,16 +229,19 @@ class Engine:
 
     def overwritten(self, numbers: list[int]) -> None:
         """Note that the program has written over the sources of these copies since its last call: a
-        race, unless the device had read them.
+        race, unless it had waited for the device to read them.
         """
         for number in numbers:
             until_us, line = self._reading.pop(number, (0.0, ""))
-            if until_us > self.clock.host_us and line not in self._races:
+            if until_us > self.clock.awaited_us and line not in self._races:
                 self._races.append(line)
 
     def read(self) -> list[int]:
-        """Return the copies whose source the device has read by now."""
-        done = [n for n, (until_us, _) in self._reading.items() if until_us <= self.clock.host_us]
+        """Return the copies that the host has waited for by now. That a device which is fast enough
+        today may have read others is nothing that a program may rest on.
+        """
+        awaited_us = self.clock.awaited_us
+        done = [n for n, (until_us, _) in self._reading.items() if until_us <= awaited_us]
         for number in done:
             del self._reading[number]
         return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -99,6 +100,25 @@ class VirtualTensor(torch.Tensor):
         if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
             VirtualTensor.driver.let_go(self.handle.number)
             self.handle, self.form, self._values_of = value.handle, value.form, value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VirtualTensor:
+        """Return a copy with values of its own. PyTorch's way copies the handle with all other
+        attributes: what changed one tensor would change both.
+        """
+        if not self.is_leaf:
+            super().__deepcopy__(memo)  # type: ignore[no-untyped-call]  # raises, and says why
+        if id(self) in memo:
+            known: VirtualTensor = memo[id(self)]
+            return known
+        with torch.no_grad():
+            copied = self.clone()
+        memo[id(self)] = copied
+        others = self.__dict__.keys() - {"handle", "form", "_values_of"}
+        copied.__dict__ |= copy.deepcopy({name: self.__dict__[name] for name in others}, memo)
+        copied.requires_grad_(self.requires_grad)
+        copied.grad = copy.deepcopy(self.grad, memo)
+        assert isinstance(copied, VirtualTensor)
+        return copied
 
     def tolist(self) -> Any:
         return self.cpu().tolist()

@@ -225,12 +225,15 @@ def _is_shipped(context: Context[TrainingSettings]) -> bool:
 
 
 def refuse_races(yours: Figures) -> None:
-    """Raise LearnerFault if a pinned buffer was overwritten while the device was to read it."""
+    """Raise LearnerFault if a pinned buffer was overwritten while the device may have had to read
+    it.
+    """
     if yours.races:
         raise LearnerFault(
             "wrong output",
             f"The pinned buffer that {yours.races[0]} copies with non_blocking=True was overwritten"
-            " before the device had read it: a GPU would have trained on what was written over it.",
+            " before anything had waited for that copy: a GPU may train on what was written over"
+            " it.",
         )
 
 

@@ -28,7 +28,7 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     modelled = books.figures
     for line in modelled.races:
         on_line(
-            f"{line}: this pinned buffer was overwritten before the device had read it;"
+            f"{line}: this pinned buffer was overwritten before anything had waited for the copy;"
             " a check fails that"
         )
     if status == 0 and modelled.steps > figures.WARM_UP_STEPS:
