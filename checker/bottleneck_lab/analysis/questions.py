@@ -39,7 +39,7 @@ class Question:
 QUESTIONS = (
     Question(
         "top-kernels",
-        "Which kernels took most time, and what part of the recording is that?",
+        "Which kernels took most time, and what part of the wall time is that?",
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e3 AS mean_us, max(duration) / 1e3 AS longest_us,
@@ -166,7 +166,7 @@ QUESTIONS = (
     ),
     Question(
         "waits",
-        "For what part of the recording did the host wait for the device, and on which lines?",
+        "For what part of the wall time did the host wait for the device, and on which lines?",
         """
         SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
@@ -190,7 +190,7 @@ QUESTIONS = (
     ),
     Question(
         "communication",
-        "For what part of the recording did devices communicate, and compute nothing meanwhile?",
+        "For what part of the wall time did devices communicate, and compute nothing meanwhile?",
         """
         WITH work AS MATERIALIZED (
             SELECT kind, nullif(bytes, 0) AS bytes, device.rank, device.device,
@@ -225,7 +225,7 @@ QUESTIONS = (
     ),
     Question(
         "device-time",
-        "For what part of the recording was each device busy or idle?",
+        "For what part of the wall time was each device busy or idle?",
         """
         SELECT recorded.rank, recorded.device, sum(recorded.duration) / 1e6 AS recorded_ms,
                (SELECT sum(idle.duration) FROM idle WHERE idle.rank = recorded.rank

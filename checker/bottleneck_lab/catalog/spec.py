@@ -70,10 +70,14 @@ class DeviceSpec(_Spec, frozen=True):
 class HintSpec(_Spec, frozen=True):
     """A staged hint. With `finding`, it quotes that finding's evidence from the learner's own
     capture as `{evidence}`, once a diagnosis is committed.
+
+    `until` names the criteria and questions that the hint leads to: once the last check found them
+    all right, the hint is skipped.
     """
 
     text: str
     finding: str | None = None
+    until: list[str] = []
 
 
 class QuestionSpec(_Spec, frozen=True):

@@ -28,7 +28,7 @@ from bottleneck_lab.course.captures import mismatch
 from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.quiet import busy_cores, busy_cores_allowed, wait_until_quiet
+from bottleneck_lab.measure.quiet import busy_cores_allowed, describe_others, wait_until_quiet
 from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
@@ -55,7 +55,7 @@ WhenQuiet = Annotated[
         "--when-quiet",
         metavar="MINUTES",
         min=0.1,
-        help="Wait up to this long for the cores that the lab needs; not where times are modelled.",
+        help="Wait up to this long until other programs leave enough cores free.",
     ),
 ]
 ExplainTime = Annotated[
@@ -139,7 +139,7 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
     needed = kind_of(workspace.lab).cores(workspace.lab, device)
     if not needed:
         if when_quiet is not None:
-            note("This check's times are modelled, so it does not wait for other programs.")
+            note("All times of this check are modelled, so it does not wait for other programs.")
         return
     allowed = busy_cores_allowed(needed)
     if when_quiet is not None:
@@ -156,12 +156,11 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
 
             wait_until_quiet(60 * when_quiet, tell, allowed=allowed)
         return
-    busy = busy_cores()
-    if busy > allowed:
+    if others := describe_others(needed):
         note(
-            f"Other programs keep {busy:.1f} of {os.cpu_count()} cores busy, and this check needs"
-            f" {_cores_words(needed)} to itself: it may not be able to decide. Close them, or let"
-            " `lab check --when-quiet 10` wait for them. Ctrl-C stops this check."
+            f"{others}, and this check needs {_cores_words(needed)} to itself: it may not be able"
+            " to decide. Close them, or let `lab check --when-quiet 10` wait for them. Ctrl-C stops"
+            " this check."
         )
 
 

@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Show the next hint. Each one gives away a little more.
 
-    Once a check has found your cause right, hints about finding it are skipped.
+    Hints about what the last check found right are skipped.
 
     Exit code 2 if your instructor has not opened it yet, as for `lab solution`.
     """
@@ -59,8 +59,7 @@ def command(
                 " Take all of them, and the diagnosis no longer counts as yours."
             )
         if taken is not None and (skipped := len(set(range(taken)) - earlier)):
-            why = "about finding the cause, which the last check found right"
-            note(f"{counted(skipped, 'hint')} skipped: {why}.")
+            note(f"{counted(skipped, 'hint')} skipped: about what the last check found right.")
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
     if closed:

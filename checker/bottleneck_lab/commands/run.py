@@ -15,6 +15,7 @@ from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, wait
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.quiet import describe_others
 from bottleneck_lab.report.console.scaling import render_scaling
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -68,6 +69,8 @@ def command(
     given = describe_given(workspace, "this run uses yours, a check the lab's")
     if given and not shipped:
         note(given)
+    if others := describe_others(kind.cores(lab, chosen)):
+        note(f"{others}: this run may be slower for it.")
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
         if scales:
             if shipped:

@@ -42,7 +42,7 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
         print_json({"story": story, "questions": questions})
         return
     if missing:
-        _show_case(workspace, story, questions, missing if texts else [], fresh=fresh)
+        _show_case(story, questions, missing if texts else [], fresh=fresh)
         return
     graded = grade_case(workspace, case, answers)
     if json:
@@ -83,7 +83,6 @@ def _require_draw(workspace: Workspace, texts: list[str], *, another: bool) -> N
 
 
 def _show_case(
-    workspace: Workspace,
     story: str,
     questions: list[QuestionSpec],
     missing: list[str],
@@ -92,8 +91,8 @@ def _show_case(
 ) -> None:
     say(story)
     say(
-        "\nIt is another program, and its cause may be another. What carries over from this lab is"
-        f" the method, not the answer: {', '.join(workspace.lab.spec.skills)}."
+        "\nIt is another program, and its cause may be another: what carries over from this lab is"
+        " the method."
     )
     say(
         "\n`lab report --sibling` shows its capture, with --html as a page with the timeline. Five"

@@ -14,7 +14,7 @@ import msgspec
 from bottleneck_lab.catalog import CriterionKind, CriterionSpec, FailReason
 from bottleneck_lab.errors import BusyMachineError, LabError
 from bottleneck_lab.grading.criteria import BUSY_CORES, as_sentence, format_figure, format_limit
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+from bottleneck_lab.grading.verdict import WHEN_QUIET, CriterionResult, Outcome
 
 PRESSURED_SHARE = 0.05
 """Share of time in which some program waited for a CPU (Linux pressure stall information) that is
@@ -25,10 +25,6 @@ NOISY_SHARE = 0.1
 """Difference between single measurements, as a share, that is worth naming: ten times that of a
 quiet machine.
 """
-
-WHEN_QUIET = (
-    "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
-)
 
 NOT_YOURS = "Not your work's fault: "
 """How the summary of an ERROR begins, to a learner."""

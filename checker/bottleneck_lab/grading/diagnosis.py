@@ -66,13 +66,10 @@ _HELD_BY = {
 }
 """The figure that a report prints in large, of which one that begins so is only a part."""
 
-_CORRECTED = (
-    "It was wrong in your first diagnosis, which is the one that counts: where work is graded, a"
-    " corrected answer earns no points, even with a PASS."
-)
+_CORRECTED = "It was wrong in your first diagnosis, which is the one that counts."
 RESTED_ON_WRONG_CAUSE = (
     "It is unchanged, but rested on a wrong cause in your first diagnosis, which is the one that"
-    " counts: where work is graded, it earns no points, even with a PASS."
+    " counts."
 )
 """Of an answer that is judged by the cause beside it, which alone was corrected."""
 
@@ -197,7 +194,7 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
     """Return how long a stretch may be, in ms of the capture if there is one, and how much of it
     has to be what the question asks for.
     """
-    shares = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the recording"
+    shares = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
     limits = f"{shares} long"
     if seen is not None:
         least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))

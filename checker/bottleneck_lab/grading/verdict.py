@@ -13,6 +13,11 @@ from bottleneck_lab.errors import ExitCode
 
 SCHEMA = 1
 
+WHEN_QUIET = (
+    "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
+)
+"""The advice on a check that other programs disturbed; the next step follows it."""
+
 
 class Outcome(StrEnum):
     """The four outcomes of a check."""

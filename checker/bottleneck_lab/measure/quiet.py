@@ -31,6 +31,16 @@ def busy_cores() -> float:
     return meter.cores()
 
 
+def describe_others(needed: int) -> str:
+    """Return how many cores other programs keep busy, as the beginning of a sentence; empty if
+    they leave the `needed` cores to a measurement, or it models all its times and needs none.
+    """
+    busy = busy_cores() if needed else 0.0
+    if busy <= busy_cores_allowed(needed):
+        return ""
+    return f"Other programs keep {busy:.1f} of {os.cpu_count()} cores busy"
+
+
 def wait_until_quiet(
     limit_s: float,
     tell: Callable[[float], None],

@@ -307,7 +307,7 @@ def describe_ranges(summary: Summary) -> str:
 
 
 def describe_scope(summary: Summary) -> str:
-    """State which part of the recording shares and gains of findings are of; empty if of nearly
+    """State which part of the wall time shares and gains of findings are of; empty if of nearly
     all.
     """
     wall = sum(use.wall_ns for use in summary.devices)

@@ -50,7 +50,7 @@ ATTESTATION_MEANS = {
     "verified": "Verified: measured and signed by a cohort's runner.",
 }
 
-EMULATED = "The accelerator is emulated: its times are modelled."
+EMULATED = "The accelerator is emulated: its own times are modelled."
 
 # Shown with every capture of a lab or a case that has not been diagnosed.
 BLIND = (
@@ -88,7 +88,7 @@ NONE_RELIABLE = (
 )
 
 REST = "everything else"
-WAITED = "Where the host waited for the device, by share of the recording"
+WAITED = "Where the host waited for the device, by share of the wall time"
 WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
 ONLY_IDLE = (
     "Only the time in which the device was idle for this reason counts here; the whole time of each"

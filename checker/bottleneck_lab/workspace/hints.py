@@ -24,23 +24,17 @@ def load_hints(workspace: Workspace) -> list[HintTaken]:
 def next_hint(workspace: Workspace) -> int:
     """Return the index of the hint that comes next; the number of hints where none is left.
 
-    A hint that quotes a finding, and those before it, are about finding the cause: they are skipped
-    once a check has graded the cause as right.
+    A hint is skipped once the last check found all right that it leads to.
     """
-    hints = workspace.lab.spec.hints
-    after = 1 + max((hint.index for hint in load_hints(workspace)), default=-1)
-    if _names_cause(workspace):
-        after = max(after, *(i + 1 for i, hint in enumerate(hints) if hint.finding), 0)
-    return min(after, len(hints))
-
-
-def _names_cause(workspace: Workspace) -> bool:
-    """Return True if the last check graded the chosen cause, and as right."""
-    choices = [each.id for each in workspace.lab.spec.questions if each.type == "choice"]
-    attempts = load_attempts(workspace)
+    hints, attempts = workspace.lab.spec.hints, load_attempts(workspace)
     criteria = attempts[-1].verdict.criteria if attempts else []
-    graded = [each.holds for each in criteria if each.id in choices]
-    return bool(graded) and all(graded)
+    right = {each.id for each in criteria if each.holds}
+    after = 1 + max((hint.index for hint in load_hints(workspace)), default=-1)
+    for index in range(after, len(hints)):
+        until = hints[index].until
+        if not until or not right.issuperset(until):
+            return index
+    return len(hints)
 
 
 def take_hint(workspace: Workspace, opened: int | None = None) -> int | None:

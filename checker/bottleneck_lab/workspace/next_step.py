@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck_lab.catalog import Lab
-from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.grading.verdict import WHEN_QUIET, Verdict
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import capture_number, capture_of, latest_capture
@@ -305,6 +305,11 @@ def _after_check(
         return NextStep(
             "lab diagnose",
             "It marks the answers that the last check found wrong. Correct them; then `lab check`.",
+        )
+    if WHEN_QUIET in last.advice:
+        return NextStep(
+            "lab check --when-quiet 10",
+            "The last check could not decide beside other programs; this one waits for them.",
         )
     if last.outcome in ("INCONCLUSIVE", "ERROR"):
         return NextStep(

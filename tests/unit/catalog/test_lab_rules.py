@@ -87,6 +87,11 @@ def test_the_example_is_in_order(content):
             '[[hints]]\nfinding = "pyton"\ntext = "{evidence} The',
             r"no detector .* `pyton`",
         ),
+        (
+            '[[hints]]\ntext = "The',
+            '[[hints]]\nuntil = ["predicted_gain"]\ntext = "The',
+            r"no check judges `predicted_gain`",
+        ),
         ("How many times does", "{evidence} How many times does", r"names no `finding`"),
         ("How many times does", "{n} How many times does", r"has `{n}`, which is not filled in"),
         ("judge = { samples", "judge = { sample = 1, samples", None),  # read: it is part of a name

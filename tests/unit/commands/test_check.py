@@ -8,6 +8,7 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import check
+from bottleneck_lab.measure import quiet
 from bottleneck_lab.workspace.start import start_workspace
 
 
@@ -19,7 +20,7 @@ def notes(tmp_path, monkeypatch):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     remarks, waits = [], []
     monkeypatch.setattr(check, "note", remarks.append)
-    monkeypatch.setattr(check, "busy_cores", lambda: 1.3)
+    monkeypatch.setattr(quiet, "busy_cores", lambda: 1.3)
     monkeypatch.setattr(check.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(
         check, "wait_until_quiet", lambda limit_s, _tell, **_: waits.append(limit_s)

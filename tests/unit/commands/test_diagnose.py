@@ -80,7 +80,7 @@ def test_the_limits_of_a_stretch_are_named_where_it_is_asked_for(workspace):
     output = " ".join(diagnose().output.split())
     assert re.search(r"A stretch is [\d.]+ to [\d.]+ ms long \(", output)
     shutil.rmtree(workspace.captures)
-    assert "0.2% to 10% of the recording" in " ".join(diagnose().output.split())
+    assert "0.2% to 10% of the capture" in " ".join(diagnose().output.split())
 
 
 def test_a_refused_answer_is_not_lost_beneath_the_questions(workspace):

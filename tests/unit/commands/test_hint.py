@@ -123,18 +123,28 @@ def test_a_locked_solution_names_only_help_that_is_open(opened, monkeypatch):
     assert "`lab hint` may help" in remedy(None)
 
 
-def test_hints_about_finding_the_cause_are_skipped_once_a_check_found_it_right(opened):
-    def check(number: int, *, right: bool) -> None:
-        verdict = replace(slow(), criteria=[replace(slow().criteria[-1], id="cause", holds=right)])
+def test_hints_about_what_the_last_check_found_right_are_skipped(opened):
+    def check(number: int, *right: str) -> None:
+        ids = ("cause", "evidence")
+        results = [replace(slow().criteria[-1], id=id_, holds=id_ in right) for id_ in ids]
         workspace = open_workspace(Path.cwd())
         workspace.attempts.mkdir(exist_ok=True)
+        verdict = replace(slow(), criteria=results)
         workspace.write(workspace.attempts / f"000{number}.json", to_json(verdict))
 
-    check(1, right=False)
+    check(1, "evidence")
     assert "Hint 1 of" in run("hint").output
-    check(2, right=True)
-    mending = run("hint").output
-    assert "Hint 3 of" in mending
-    assert "1 hint skipped: about finding the cause" in mending
+    check(2, "cause")
+    predicting = run("hint").output
+    assert "Hint 3 of" in predicting, "the answers that a prediction follows from are not right yet"
+    assert "1 hint skipped: about what the last check found right" in predicting
     assert "Hint 4 of" in run("hint").output
     assert "Hint 1 of" in run("hint", "--again").output
+
+
+def test_a_hint_about_predicting_is_skipped_once_its_answers_are_right(opened):
+    right = [replace(slow().criteria[-1], id=id_, holds=True) for id_ in ("cause", "evidence")]
+    workspace = open_workspace(Path.cwd())
+    workspace.attempts.mkdir(exist_ok=True)
+    workspace.write(workspace.attempts / "0001.json", to_json(replace(slow(), criteria=right)))
+    assert "Hint 4 of" in run("hint").output

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import run
+from bottleneck_lab.measure import quiet
 from bottleneck_lab.workspace.start import start_workspace
 
 
@@ -26,3 +27,19 @@ def test_where_a_run_is_the_evidence_the_next_step_follows(tmp_path, monkeypatch
     assert step in CliRunner().invoke(app, ["run"]).output
     CliRunner().invoke(app, ["reset", "--yes"])  # empties the answers
     assert ("Next: lab diagnose" in CliRunner().invoke(app, ["run"]).output) == (status == 0)
+
+
+@pytest.mark.parametrize(("slug", "noted"), [("idle-gpu", True), ("busy-ensemble", False)])
+def test_a_run_that_other_programs_disturb_says_so(tmp_path, monkeypatch, slug, noted):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab(slug), tmp_path / "work", "virtual")
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr(run, "run_workload", lambda *_, **__: 0)
+    monkeypatch.setattr(run, "data_folder", lambda _: tmp_path)
+    monkeypatch.setattr(quiet, "busy_cores", lambda: 2.0)
+    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    ran = CliRunner().invoke(app, ["run"])
+    output = " ".join(ran.output.split())
+    others = "Other programs keep 2.0 of 2 cores busy: this run may be slower for it."
+    assert ran.exit_code == 0, output
+    assert (others in output) == noted, output

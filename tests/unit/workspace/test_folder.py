@@ -18,7 +18,7 @@ import pytest
 from bottleneck_lab import catalog
 from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
+from bottleneck_lab.grading.verdict import WHEN_QUIET, CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.workspace import atomic, captures, next_step, progress
 from bottleneck_lab.workspace.attempts import load_attempts, record, submission
 from bottleneck_lab.workspace.captures import find_capture, locked_folder, make_capture, new_folder
@@ -746,6 +746,18 @@ class TestNextStep:
 
         assert "follow its advice" in why("2036-11-21T09:00:00+00:00")
         assert why("2006-11-21T09:00:00+00:00") == "You have corrected your diagnosis: check it."
+
+    def test_a_check_that_others_disturbed_waits_for_them_next_time(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        verdict = make_verdict(Outcome.INCONCLUSIVE)
+        verdict = msgspec.structs.replace(
+            verdict, started_at="2036-11-21T09:00:00+00:00", advice=["Close them.", WHEN_QUIET]
+        )
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, verdict, folder)
+        assert self.next(workspace) == "lab check --when-quiet 10"
 
     def test_where_there_is_no_timeline_the_output_is_what_one_looks_at(self, content):
         file = content / "labs" / "slow" / "lab.toml"

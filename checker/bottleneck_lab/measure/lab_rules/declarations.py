@@ -49,11 +49,23 @@ def _placeholders(text: str, filled: list[str]) -> Iterator[str]:
 
 
 def hints(lab: Lab) -> Iterator[str]:
-    """Yield hints that name a finding without showing its evidence, or the other way round."""
+    """Yield hints that name a finding without showing its evidence, or the other way round, and
+    those that lead to what no check judges.
+    """
     if not lab.spec.hints:
         yield "The lab has no hints."
     for number, hint in enumerate(lab.spec.hints):
         yield from (f"{at(lab, 'hints', number, 'text')}: {problem}" for problem in _hint(hint))
+        judged = [
+            *(each.id for device in lab.spec.devices.values() for each in device.criteria),
+            *(each.id for each in lab.spec.questions if not each.predicts_gain),
+        ]
+        for id_ in hint.until:
+            if id_ not in judged:
+                yield (
+                    f"{at(lab, 'hints', number, 'until')}:"
+                    f" {unknown(f'no check judges `{id_}`', id_, judged)}"
+                )
 
 
 def _hint(hint: HintSpec) -> Iterator[str]:

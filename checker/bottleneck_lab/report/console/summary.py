@@ -223,11 +223,11 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     if summary.blind or summary.of_memory:  # else they stand below the largest block
         _print_waits(sheet, summary)
     contents = {
-        "Copies, by share of the recording": [
+        "Copies, by share of the wall time": [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
             for row in summary.copies
         ],
-        "Top kernels, by share of the recording": [
+        "Top kernels, by share of the wall time": [
             (kernels[row.name], row.total_ns, "") for row in summary.kernels
         ],
     }
@@ -261,7 +261,7 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
 
 
 def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
-    sheet.heading("3  What is inside it, by share of the recording")
+    sheet.heading("3  What is inside it, by share of the wall time")
     rows = _inside(summary, lead)
     for row in rows:
         sheet.ranked(*row)

@@ -126,10 +126,9 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
         figure = _figure(verdict, criterion)
         if criterion.corrected is True:
-            change = "corrected after your first diagnosis"
+            figure = "corrected after your first diagnosis"
             if criterion.sentence.endswith(RESTED_ON_WRONG_CAUSE):
-                change = "unchanged, but it rested on a wrong cause at first"
-            figure = f"{change}, so no points where work is graded"
+                figure = "unchanged, but it rested on a wrong cause at first"
         sheet.line(
             f"{label}{f': {figure}' if figure else ''}",
             indent=1,

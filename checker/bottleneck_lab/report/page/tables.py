@@ -147,7 +147,7 @@ def kernels_table(summary: Summary) -> Markup | None:
     head = ["kernel", "calls", "share", "total", "mean", "longest"]
     if occupied:
         head.append("occupancy")
-    title = "Top kernels, by share of the recording"
+    title = "Top kernels, by share of the wall time"
     return _table(head, cells, title, numeric=range(1, len(head)))
 
 
