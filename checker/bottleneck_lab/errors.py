@@ -23,7 +23,7 @@ class LabError(Exception):
     """A problem the user can do something about.
 
     `remedy` names the next command or action. `exit_code` says whose fault it is: USAGE is the
-    caller's, ERROR the machine's or ours.
+    caller's, ERROR the machine's or ours, INCONCLUSIVE that of other programs.
     """
 
     exit_code: ExitCode = ExitCode.ERROR
@@ -46,6 +46,8 @@ class MachineError(LabError):
 
 class BusyMachineError(MachineError):
     """Other programs took what a measurement needs, so it says nothing of the work."""
+
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 class CaptureError(LabError):

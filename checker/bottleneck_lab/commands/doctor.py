@@ -18,8 +18,6 @@ from bottleneck_lab.commands.ui import Json, note, print_json, say
 from bottleneck_lab.course.captures import lab_threads
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.measure.ceilings import CeilingDevice, ceilings_of, stored_ceilings
-from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
-from bottleneck_lab.measure.quiet import busy_cores_allowed
 from bottleneck_lab.measure.sandbox.cgroup import in_charge
 from bottleneck_lab.needs import EXTRAS, require_packages
 from bottleneck_lab.report.words import describe_ceilings
@@ -126,8 +124,6 @@ def _show_ceilings(*, again: bool, as_json: bool) -> None:
     """
     devices: list[CeilingDevice] = ["cpu", "cuda"] if gpus() else ["cpu"]
     threads = lab_threads(Path.cwd())
-    fresh = again or stored_ceilings("cpu", threads) is None
-    load = LoadMeter(own_cpu_s)
     with progress() as show:
         machines: list[Machine] = [
             ceilings_of(device, show, again=again, threads=threads if device == "cpu" else None)
@@ -139,8 +135,8 @@ def _show_ceilings(*, again: bool, as_json: bool) -> None:
     for machine in machines:
         for line in describe_ceilings(machine):
             say(line, hang=2)
-    others = load.cores()
-    if fresh and others > busy_cores_allowed(machines[0].threads):
+    others = machines[0].disturbed_by
+    if others:
         note(
             f"Other programs kept {others:.1f} of {os.cpu_count()} cores busy meanwhile, so these"
             " figures may be too low. Close them and measure again."

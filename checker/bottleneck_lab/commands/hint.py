@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -10,13 +11,14 @@ from bottleneck_lab.catalog import HintSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.cohort.protocol import OpenHelp
+from bottleneck_lab.commands.asking import confirm
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.hints import load_hints, take_hint
+from bottleneck_lab.workspace.hints import load_hints, next_hint, take_hint
 from bottleneck_lab.workspace.progress import note_hint
 
 EXAMPLE = "lab hint --again"
@@ -39,6 +41,8 @@ def command(
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
     opened = allowed.hints
     earlier = {hint.index for hint in load_hints(workspace)}
+    if not again and not json and next_hint(workspace) == _last_open(workspace, opened):
+        _confirm_last()
     taken = None if again else take_hint(workspace, opened)
     if taken is None:
         indices = [hint.index for hint in load_hints(workspace) if hint.index < len(hints)]
@@ -54,16 +58,40 @@ def command(
         if taken is None and not again:
             say(_why_none(len(rows), len(hints), allowed))
         if taken is not None and is_blind(workspace):
-            note(
-                f"{taken + 1} of {len(hints)} hints taken; this is recorded with your diagnosis."
-                " Take all of them, and the diagnosis no longer counts as yours."
-            )
+            note(_describe_cost(taken + 1, len(hints)))
         if taken is not None and (skipped := len(set(range(taken)) - earlier)):
             note(f"{counted(skipped, 'hint')} skipped: about what the last check found right.")
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
     if closed:
         raise typer.Exit(ExitCode.USAGE)
+
+
+def _last_open(workspace: Workspace, opened: int | None) -> int | None:
+    """Return the index of the lab's last hint where it costs the learner the diagnosis; None where
+    nothing is lost any more, or the instructor has not opened it.
+    """
+    last = len(workspace.lab.spec.hints) - 1
+    return last if is_blind(workspace) and (opened is None or last < opened) else None
+
+
+def _confirm_last() -> None:
+    """Ask at a terminal before the hint that costs the diagnosis; elsewhere the hint before it has
+    warned.
+    """
+    if sys.stdin.isatty():
+        question = "This is the last hint: with it, the diagnosis no longer counts as yours. Go on?"
+        confirm(question, "lab hint", yes=False)
+
+
+def _describe_cost(taken: int, available: int) -> str:
+    """Say what the hints taken cost, and what the next one will."""
+    if taken == available:
+        return f"All {available} hints taken: the diagnosis no longer counts as yours."
+    cost = f"{taken} of {available} hints taken; this is recorded with your diagnosis."
+    if taken == available - 1:
+        return f"{cost} With the last one, the diagnosis no longer counts as yours."
+    return f"{cost} Take all of them, and the diagnosis no longer counts as yours."
 
 
 def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:

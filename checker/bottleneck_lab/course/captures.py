@@ -25,6 +25,7 @@ from bottleneck_lab.measure.machine import cpu_model
 from bottleneck_lab.report.evidence_only import (
     evidence_only,
     without_advice,
+    without_intensities,
     without_remedies,
 )
 from bottleneck_lab.report.words import describe_costs, format_moment
@@ -91,6 +92,8 @@ def visible_summary(
         summary = msgspec.structs.replace(
             summary, code=code_of(folder, summary), of_memory=is_of_memory(folder)
         )
+        if kind_of(workspace.lab).records_itself:
+            summary = without_intensities(summary, blind=blind)
     if blind:
         return evidence_only(summary)
     return without_remedies(summary) if remedies_later else summary

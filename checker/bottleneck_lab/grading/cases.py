@@ -143,8 +143,8 @@ QUESTIONS = [
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast will it be with that fixed? If it is memory: by what factor will"
-        " the peak drop?",
+        "How many times as fast will it be with that fixed? If the cause is"
+        f" {MEMORY_GROWTH}: by what factor will the peak drop?",
         measure=(
             "1 if nothing is worth fixing. Where the share is of time, or of memory, that goes with"
             " the cause, use Amdahl's law: 1 / (1 - share). Of a device that is busy, only what is"

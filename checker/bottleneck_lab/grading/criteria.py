@@ -91,7 +91,7 @@ def grade_check(
     text = describe_criterion(spec)
     if problem is not None:
         return CriterionResult(
-            spec.id, spec.kind, False, f"{text}: no. {as_sentence(problem)}", samples=checked
+            spec.id, spec.kind, False, f"Not met: {text}. {as_sentence(problem)}", samples=checked
         )
     if checked == 0:
         return CriterionResult(

@@ -58,11 +58,11 @@ QUESTIONS = [
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast would it be with that removed entirely? If it is memory: by what"
-        " factor would peak memory drop?",
+        "How many times as fast would it be with that removed entirely? If the cause is"
+        f" {MEMORY_GROWTH}: by what factor would peak memory drop?",
         measure=(
             f"{_BY_SHARE} Of a device that is busy, only the time that is needless counts. For"
-            " memory, divide the peak by what it would be without what earlier steps left"
+            f" {MEMORY_GROWTH}, divide the peak by what it would be without what earlier steps left"
             " allocated."
         ),
         from_capture="gain",

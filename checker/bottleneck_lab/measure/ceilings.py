@@ -26,7 +26,8 @@ from numpy.lib.stride_tricks import as_strided
 from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.errors import BusyMachineError, MachineError
 from bottleneck_lab.measure.gpu import cuda_devices
-from bottleneck_lab.measure.machine import cpu_model, installed_version
+from bottleneck_lab.measure.machine import LoadMeter, cpu_model, installed_version, own_cpu_s
+from bottleneck_lab.measure.quiet import busy_cores_allowed
 from bottleneck_lab.needs import require_packages
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.home import home
@@ -81,8 +82,12 @@ def ceilings_of(
     """
     ceilings = None if again else stored_ceilings(device, threads)
     if ceilings is None:
+        load = LoadMeter(own_cpu_s)
         ceilings = measure_ceilings(device, on_step, threads)
         _require_plausible(ceilings)
+        others = load.cores()
+        if others > busy_cores_allowed(ceilings.threads):
+            ceilings = msgspec.structs.replace(ceilings, disturbed_by=others)
         file = _file(device, threads)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, msgspec.json.encode(ceilings))

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.criteria import BUSY_CORES
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 
@@ -53,7 +53,7 @@ def wait_until_quiet(
     """Return once other programs have left the machine alone for some seconds. `tell` is called at
     each sample with how many cores they keep busy; up to `allowed` count as quiet.
 
-    Raises MachineError after `limit_s` seconds. `look` returns those cores at the end of each
+    Raises BusyMachineError after `limit_s` seconds. `look` returns those cores at the end of each
     sample; by default the machine's load says them.
     """
     meter = LoadMeter(own_cpu_s)
@@ -61,7 +61,7 @@ def wait_until_quiet(
     began, quiet, cores = clock(), 0, 0.0
     while quiet < QUIET_LOOKS:
         if clock() - began > limit_s:
-            raise MachineError(
+            raise BusyMachineError(
                 f"After {limit_s / 60:.0f} minutes other programs still keep {cores:.1f} cores"
                 f" busy, where {allowed:.2g} would do; nothing was measured.",
                 "Close other programs (`top` shows them), or wait longer: `lab check --when-quiet"

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from bottleneck_lab.analysis.counters.kernel_counters import KernelFigures, Pair
+from bottleneck_lab.analysis.counters.roofline import Roofline
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 
@@ -39,6 +40,28 @@ def evidence_only(summary: Summary) -> Summary:
         roofline=roofline,
         blind=True,
     )
+
+
+UNCOUNTED = (
+    "Work out each operator's FLOP per byte from its shapes: they are listed here once your answers"
+    " are committed."
+)
+NO_SHAPES = (
+    "This capture has no shapes, which FLOP per byte are counted from: pass record_shapes=True to"
+    " the profiler."
+)
+
+
+def without_intensities(summary: Summary, *, blind: bool) -> Summary:
+    """Return the summary of a capture from whose shapes the reader counts FLOP per byte: while
+    `blind` without them, and always with why they are missing.
+    """
+    roofline = summary.roofline
+    if not roofline.rows:
+        roofline = Roofline(note=NO_SHAPES)
+    elif blind:
+        roofline = Roofline(note=UNCOUNTED)
+    return msgspec.structs.replace(summary, roofline=roofline)
 
 
 def without_remedies(summary: Summary) -> Summary:

@@ -386,8 +386,7 @@ def _after_pass(
     elif not cases:
         step = NextStep(
             "lab diagnose --sibling",
-            f"{OPTIONAL} Another program takes five minutes: can you tell its cause from its"
-            " capture?",
+            f"{OPTIONAL} In five minutes: can you tell another program's cause from its capture?",
         )
     elif is_report_read(workspace, latest_name(workspace)):
         step = NextStep("lab diagnose --sibling", "The other program waits for your diagnosis.")

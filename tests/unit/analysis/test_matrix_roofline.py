@@ -14,6 +14,7 @@ from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.console.roofline import draw_roofline
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.roofline_chart import roofline_chart
+from bottleneck_lab.report.words import format_flops
 from bottleneck_lab.trace.shapes import work_of
 
 MM = {
@@ -216,6 +217,15 @@ def test_the_terminal_draws_lines_and_letters(tmp_path):
     assert drawn[second].index("B") > drawn[first].index("A")
     level = next(line for line in drawn if "....." in line)
     assert level.rstrip().endswith("."), "arithmetic is level up to the right edge"
+    assert format_flops(LAPTOP.flops["fp32"]) in level, "its rate stands beside it"
+    ends = drawn[-1].split()
+    assert all(re.fullmatch(r"0\.0*[125]|[125]0*", end) for end in (ends[0], ends[-1])), ends
+
+
+def test_the_page_has_the_letters_in_the_table_and_at_the_dots(tmp_path):
+    page = render_html(title="x", capture=analyse(capture(tmp_path, device=False), LAPTOP))
+    assert ">A</td>" in page
+    assert ">A</text>" in page
 
 
 def test_ranks_are_joined_each_with_its_own(tmp_path):

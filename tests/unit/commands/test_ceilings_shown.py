@@ -4,10 +4,12 @@ how, is in measure/test_ceilings.py.
 
 import json
 
+import msgspec
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
+from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine, Roofline
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import doctor
@@ -104,8 +106,6 @@ def test_a_capture_of_another_cpu_is_not(stored, tmp_path):
 
 
 def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, capsys):
-    from rich.console import Console
-
     summary = evidence_only(read_capture(capture_of(tmp_path / "mine", "Fast CPU")))
     render_summary(summary, Console(width=100))
     told = capsys.readouterr().out
@@ -113,10 +113,42 @@ def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, 
     assert "compute-bound" not in told
 
 
-@pytest.mark.parametrize(("others", "warned"), [(0.1, False), (1.8, True)])
-def test_figures_measured_beside_other_programs_say_so(asked, monkeypatch, others, warned):
-    monkeypatch.setattr(doctor, "stored_ceilings", lambda device, threads: None)
-    monkeypatch.setattr(doctor.LoadMeter, "cores", lambda meter: others)
-    monkeypatch.setattr(doctor, "busy_cores_allowed", lambda needed: 0.25)
+@pytest.mark.parametrize(
+    ("blind", "rows", "told"),
+    [
+        (True, True, "they are listed here once your answers are committed"),
+        (False, True, "aten::mm fp32"),
+        (False, False, "This capture has no shapes"),
+        (True, False, "This capture has no shapes"),
+    ],
+)
+def test_a_lab_that_asks_for_flop_per_byte_shows_them_once_they_are_answered(
+    stored, monkeypatch, tmp_path, capsys, blind, rows, told
+):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    workspace.captures.mkdir(parents=True)
+    folder = capture_of(workspace.captures / "0001-torch", "Fast CPU")
+    description = json.loads((folder / "capture.json").read_text()) | {"lab": "resnet-top-ops"}
+    (folder / "capture.json").write_text(json.dumps(description))
+    summary = read_capture(folder)
+    if not rows:
+        summary = msgspec.structs.replace(summary, roofline=Roofline())
+    summary = captures.visible_summary(summary, folder, blind=blind, remedies_later=False)
+    render_summary(summary, Console(width=100))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert told in shown
+    assert ("aten::mm fp32" in shown) == (not blind and rows)
+
+
+@pytest.mark.parametrize("others", [0.0, 1.8])
+def test_figures_measured_beside_other_programs_say_so_here_and_in_reports(
+    asked, stored, monkeypatch, tmp_path, others
+):
+    machine = msgspec.structs.replace(CPU, disturbed_by=others)
+    monkeypatch.setattr(doctor, "ceilings_of", lambda *_, **__: machine)
     done = CliRunner().invoke(app, ["doctor", "--measure"])
-    assert ("Other programs kept 1.8" in done.output) == warned
+    assert ("Other programs kept 1.8" in done.output) == (others > 0)
+    monkeypatch.setattr(captures, "stored_ceilings", lambda *_: machine)
+    note = read_capture(capture_of(tmp_path / "mine", "Fast CPU")).roofline.note
+    assert ("Other programs kept 1.8 cores busy" in note) == (others > 0)

@@ -1,6 +1,7 @@
 """`lab hint`: as many as the cohort's instructor has opened, and no cause before the diagnosis."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.protocol import OpenHelp
-from bottleneck_lab.commands import diagnose, hint, solution
+from bottleneck_lab.commands import asking, diagnose, hint, solution
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.folder import open_workspace, to_json
@@ -49,6 +50,26 @@ def test_without_a_cohort_every_hint_is_there(opened):
         assert f"Hint {number} of {len(LAB.spec.hints)}" in run("hint").output
     none = run("hint")
     assert ("There are no more hints" in none.output, none.exit_code) == (True, 0)
+
+
+def test_the_hint_before_the_last_says_what_the_last_costs(opened):
+    for _ in LAB.spec.hints[2:]:
+        assert "Take all of them" in run("hint").output
+    cost = "the diagnosis no longer counts as yours."
+    assert f"With the last one, {cost}" in run("hint").output
+    assert f"All {len(LAB.spec.hints)} hints taken: {cost}" in run("hint").output
+
+
+@pytest.mark.parametrize(("answer", "shown"), [("n", False), ("y", True)])
+def test_at_a_terminal_the_last_hint_is_asked_for(opened, monkeypatch, answer, shown):
+    for _ in LAB.spec.hints[1:]:
+        run("hint")
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(hint, "sys", terminal)
+    monkeypatch.setattr(asking, "sys", terminal)
+    monkeypatch.setattr(asking.typer, "confirm", lambda *_, **__: answer == "y")
+    run("hint")
+    assert taken() == len(LAB.spec.hints) - (not shown)
 
 
 def test_hints_that_the_instructor_has_not_opened_are_not_given(opened):

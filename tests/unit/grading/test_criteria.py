@@ -207,7 +207,8 @@ def test_a_check_says_what_is_wrong_or_how_much_was_right():
         == "The answers agree with the reference: yes (320 answers checked)."
     )
     wrong = grade_check(ANSWERS, "image 7 differs by 0.3", 7)
-    assert wrong.sentence == "The answers agree with the reference: no. image 7 differs by 0.3."
+    text = "The answers agree with the reference"
+    assert wrong.sentence == f"Not met: {text}. image 7 differs by 0.3."
     assert (wrong.holds, wrong.samples) == (False, 7)
 
 

@@ -123,6 +123,14 @@ def test_a_cache_slower_than_memory_is_refused_and_nothing_is_saved(home, counte
     assert ceilings.stored_ceilings("cpu") is None
 
 
+@pytest.mark.parametrize(("others", "kept"), [(0.1, 0.0), (1.8, 1.8)])
+def test_ceilings_keep_what_other_programs_took_meanwhile(home, counted, monkeypatch, others, kept):
+    monkeypatch.setattr(ceilings.LoadMeter, "cores", lambda _: others)
+    monkeypatch.setattr(ceilings, "busy_cores_allowed", lambda _: 0.25)
+    ceilings.ceilings_of("cpu", lambda *_: None)
+    assert ceilings.stored_ceilings("cpu").disturbed_by == kept
+
+
 def test_another_machine_has_its_own_and_a_broken_file_counts_as_none(home, counted, monkeypatch):
     ceilings.ceilings_of("cpu", lambda *_: None)
     (file,) = (home / "ceilings").iterdir()

@@ -849,10 +849,7 @@ def test_answers_beyond_the_lab_s_tolerance_are_said_to_count_for_the_range_meas
     answers = RIGHT | {"first_share": 0.52, "ceiling": 2.08}
     assert problems(answers, replace(truth, shares=wide)) == {}
     far = described_answers(answers, replace(truth, shares=wide))
-    assert far["shares"].endswith(
-        "known to 4.0 points; allowed from what a capture here may show: 51.0% to 64.0% for the"
-        " first"
-    )
+    assert far["shares"].endswith("known to 4.0 points; accepted: 46.0% to 69.0% for the first")
     assert far["ceiling"].endswith(
         "measured 2.50x; it follows from your own share of the first, which is right"
     )

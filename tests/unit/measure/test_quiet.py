@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import BusyMachineError, ExitCode
 from bottleneck_lab.grading.criteria import BUSY_CORES
 from bottleneck_lab.measure import quiet
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -58,5 +58,7 @@ def test_each_lab_needs_as_many_cores_as_it_is_measured_on():
 
 
 def test_after_the_limit_nothing_is_measured():
-    with pytest.raises(MachineError, match=r"After 1 minutes .* 2\.0 cores busy, where 0\.25"):
+    match = r"After 1 minutes .* 2\.0 cores busy, where 0\.25"
+    with pytest.raises(BusyMachineError, match=match) as raised:
         waited([2.0] * 100)
+    assert raised.value.exit_code == ExitCode.INCONCLUSIVE, "as of a check that could not decide"

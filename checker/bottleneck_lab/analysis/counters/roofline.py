@@ -30,7 +30,8 @@ class Machine(msgspec.Struct, frozen=True):
     them or as they were measured.
 
     `caches` are innermost first; `threads` is how many were used. `measured` is the day of the
-    measurement, empty for a data sheet.
+    measurement, empty for a data sheet. `disturbed_by` is how many cores other programs kept busy
+    meanwhile, 0 where they left the machine alone.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Machine(msgspec.Struct, frozen=True):
     caches: list[CacheLevel] = []
     threads: int = 0
     measured: str = ""
+    disturbed_by: float = 0.0
 
     def balance(self, precision: str) -> float:
         """Return FLOP per byte at which both ceilings meet."""
@@ -199,6 +201,11 @@ def _ceilings(timeline: Timeline, measured: Machine | None) -> tuple[Machine | N
         if measured.threads > 1:
             threads = f" with {measured.threads} threads: fewer reach less"
         note = f"Ceilings of {measured.name}, measured here on {measured.measured}{threads}."
+        if measured.disturbed_by:
+            note += (
+                f" Other programs kept {measured.disturbed_by:.1f} cores busy meanwhile, so they"
+                " may be too low: close them, and `lab doctor --measure --again`."
+            )
         return measured, note
     if not len(timeline.device):
         return None, (

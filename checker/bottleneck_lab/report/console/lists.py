@@ -21,10 +21,11 @@ from bottleneck_lab.report.breakdown import (
     time_of_other_lines,
 )
 from bottleneck_lab.report.console.memory import print_holders
-from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
+from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.report.memory_words import describe_growth, describe_late_freeing
+from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
 
 # Rows of a list: the place to begin is never below the fifth.
@@ -203,6 +204,10 @@ def print_roofline(sheet: Sheet, summary: Summary) -> None:
     are known.
     """
     machine = summary.roofline.machine
+    if not summary.roofline.rows and summary.roofline.note:
+        sheet.heading(_INTENSITIES)
+        sheet.line(summary.roofline.note, indent=1)
+        return
     if summary.blind:
         print_intensities(sheet, summary)
         return
@@ -210,17 +215,24 @@ def print_roofline(sheet: Sheet, summary: Summary) -> None:
     if machine is None or not rows:
         return
     sheet.heading(
-        f"Operators under the roofline of {machine.name}: share of the ceiling reached, time with"
-        " all that they call"
+        f"Operators under the roofline of {machine.name}, with their time with all that they call"
     )
     for letter, row in zip(LETTERS, rows[:TOP], strict=False):
-        name = f"{letter} {row.operator} {row.precision}, {row.bound}"
-        sheet.ranked(name, row.ceiling_share, words.format_duration(row.time_ns))
+        # Without a bar: those of the lists above are shares of the time.
+        figures = (
+            f"{letter} {words.format_share_column(row.ceiling_share):>6} of its ceiling,"
+            f" {row.bound}, {words.format_duration(row.time_ns)}: "
+        )
+        name = sheet.fit_name(f"{row.operator} {row.precision}", sheet.width - len(figures) - 2)
+        sheet.path(sheet.safe(figures) + name, indent=1)
     for line in (
         draw_roofline(machine, rows[:TOP], sheet.width - 2) if sheet.width >= NARROWEST else ()
     ):
         sheet.path(line, indent=1)
     sheet.line(summary.roofline.note, indent=1, style="dim")
+
+
+_INTENSITIES = "Arithmetic per byte that must move, computed from the shapes"
 
 
 def print_intensities(sheet: Sheet, summary: Summary) -> None:
@@ -230,7 +242,7 @@ def print_intensities(sheet: Sheet, summary: Summary) -> None:
     roofline = summary.roofline
     if not roofline.rows:
         return
-    sheet.heading("Arithmetic per byte that must move, computed from the shapes")
+    sheet.heading(_INTENSITIES)
     for row in roofline.rows[:TOP]:
         figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
         sheet.path(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from math import log10
 
 from bottleneck_lab.analysis.counters.roofline import Machine, RooflineRow
 from bottleneck_lab.report import words
+from bottleneck_lab.report.roofline_axes import LETTERS, intensity_ends
 
-# Names of the operators in the drawing, in the order of the list above it.
-LETTERS = string.ascii_uppercase
 HEIGHT = 14
 
 # Columns of a terminal below which nothing is drawn.
@@ -30,13 +28,19 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
     slopes = [machine.bytes_per_s, *(cache.bytes_per_s for cache in machine.caches)]
     columns = width - MARGIN
     ridges = [max(levels.values()) / slope for slope in slopes]
-    low, high = _ends([row.intensity for row in rows] + ridges)
-    bottom, top = _ends([row.flops_per_s for row in rows] + list(levels.values()))
+    ends = intensity_ends([row.intensity for row in rows] + ridges)
+    low, high = map(log10, ends)
+    rates = [row.flops_per_s for row in rows] + list(levels.values())
+    # A little beyond the lowest and the highest.
+    bottom, top = log10(min(rates)) - 0.3, log10(max(rates)) + 0.3
     grid = [[" "] * columns for _ in range(HEIGHT)]
+
+    def line_of(rate: float) -> int:
+        return round((HEIGHT - 1) * (top - log10(rate)) / (top - bottom))
 
     def put(intensity: float, rate: float, sign: str) -> None:
         column = round((columns - 1) * (log10(intensity) - low) / (high - low))
-        line = round((HEIGHT - 1) * (top - log10(rate)) / (top - bottom))
+        line = line_of(rate)
         if 0 <= column < columns and 0 <= line < HEIGHT:
             grid[line][column] = sign
 
@@ -49,22 +53,16 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
                 put(intensity, level, ".")
     for letter, row in reversed(list(zip(LETTERS, rows, strict=False))):
         put(row.intensity, row.flops_per_s, letter)
-    marks = {0: top, HEIGHT - 1: bottom}
-    left = f"{10**low:.2g}"
-    right = f"{10**high:.2g}"
+    marks = {HEIGHT - 1: 10**bottom} | {line_of(rate): rate for rate in sorted(levels.values())}
+    left, right = (f"{end:g}" for end in ends)
     middle = "FLOP/byte; lines: memory, caches, arithmetic"
     return [
         *(
             [
-                f"{words.format_flops(10 ** marks[line]) if line in marks else '':>{MARGIN - 2}}"
+                f"{words.format_flops(marks[line]) if line in marks else '':>{MARGIN - 2}}"
                 f" |{''.join(cells)}".rstrip()
                 for line, cells in enumerate(grid)
             ]
         ),
         f"{'':{MARGIN}}{left}{middle:^{max(columns - len(left) - len(right), 0)}}{right}",
     ]
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Return decades from a little below the smallest to a little above the largest."""
-    return log10(min(values)) - 0.3, log10(max(values)) + 0.3

@@ -8,6 +8,7 @@ from bottleneck_lab.analysis.counters.roofline import Roofline
 from bottleneck_lab.report import words
 from bottleneck_lab.report.page.markup import Markup
 from bottleneck_lab.report.page.shapes import Point, chart, dot, line, text
+from bottleneck_lab.report.roofline_axes import LETTERS, intensity_ends
 
 LEFT, RIGHT, HEIGHT = 0.02, 0.92, 194
 HEAD, LINE = 24, 14
@@ -16,7 +17,8 @@ HEAD, LINE = 24, 14
 
 def roofline_chart(roofline: Roofline) -> Markup | None:
     """Draw achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each
-    precision that occurs; None if the ceilings are unknown.
+    precision that occurs; None if the ceilings are unknown. Operators have the letters of the table
+    above.
     """
     machine = roofline.machine
     rows = [row for row in roofline.rows if row.ceiling_share >= 0]
@@ -28,8 +30,9 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
     caches = sorted(machine.caches, key=lambda cache: cache.bytes_per_s)
     slopes += [(cache.name, cache.bytes_per_s) for cache in caches]
     ends = [row.intensity for row in rows] + [highest / rate for _, rate in slopes]
+    left, right = intensity_ends(ends)
     # The axes' ends, as powers of ten.
-    low, high = log10(min(ends)) - 0.4, log10(max(ends)) + 0.6
+    low, high = log10(left), log10(right)
     top = log10(max(highest, *(row.flops_per_s for row in rows))) + 0.2
     bottom = min(log10(row.flops_per_s) for row in rows) - 0.3
 
@@ -52,18 +55,22 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
             # before, however near their rates are.
             lowest = y + LINE if name == "memory" else min(y - 6, lowest - LINE)
             drawn.append(text(name, (x, max(10.0, lowest)), style="soft"))
-    for row in rows:
+    for letter, row in zip(LETTERS, roofline.rows, strict=False):
+        if row.ceiling_share < 0:
+            continue
         title = (
             f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)},"
             f" {row.intensity:.3g} FLOP/byte"
         )
-        drawn.append(dot(at(row.intensity, row.flops_per_s), "fill-value", title))
+        x, y = at(row.intensity, row.flops_per_s)
+        drawn.append(dot((x, y), "fill-value", title))
+        drawn.append(text(letter, (x + 0.01, y - 4)))
     axis = "FLOP/byte →   (up: FLOP/s; both logarithmic)"
     drawn += [
         line((LEFT, HEIGHT + 4), (RIGHT, HEIGHT + 4), "axis"),
-        text(f"{10**low:.3g}", (LEFT, HEIGHT + 22), "start", "soft"),
+        text(f"{left:g}", (LEFT, HEIGHT + 22), "start", "soft"),
         text(axis, ((LEFT + RIGHT) / 2, HEIGHT + 22), "middle", "soft"),
-        text(f"{10**high:.3g}", (RIGHT, HEIGHT + 22), "end", "soft"),
+        text(f"{right:g}", (RIGHT, HEIGHT + 22), "end", "soft"),
     ]
     spoken = (
         f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP/byte, both logarithmic"

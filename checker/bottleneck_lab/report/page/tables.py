@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -29,6 +31,7 @@ from bottleneck_lab.report.memory_words import (
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
 from bottleneck_lab.report.page.roofline_chart import roofline_chart
+from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
 
 # Rows of a table; `lab report --query` shows all.
@@ -155,9 +158,11 @@ def roofline_table(summary: Summary) -> Markup | None:
     """Render operators against the device's ceilings, by the FLOP and bytes that their shapes
     imply.
     """
-    roofline = summary.roofline
+    rows = summary.roofline.rows[:TOP]
+    roofline = msgspec.structs.replace(summary.roofline, rows=rows)
     cells = [
         [
+            letter,
             _name(row.operator),
             row.precision,
             f"{row.calls:,}",
@@ -167,9 +172,10 @@ def roofline_table(summary: Summary) -> Markup | None:
             row.bound if row.ceiling_share >= 0 else "–",
             words.format_share(row.ceiling_share) if row.ceiling_share >= 0 else "–",
         ]
-        for row in roofline.rows[:TOP]
+        for letter, row in zip(LETTERS, rows, strict=False)
     ]
     head = [
+        "",
         "operator",
         "type",
         "calls",
@@ -179,7 +185,7 @@ def roofline_table(summary: Summary) -> Markup | None:
         "limited by",
         "of the ceiling",
     ]
-    listed = _table(head, cells, "Operators under the roofline", numeric=(2, 3, 4, 5, 7))
+    listed = _table(head, cells, "Operators under the roofline", numeric=(3, 4, 5, 6, 8))
     how = (
         "FLOP and bytes are computed from the input shapes, each byte moved once: the minimum for"
         " any kernel."

@@ -151,18 +151,21 @@ def described_answers(answers: Answers, truth: Truth) -> dict[str, str]:
 
 
 def _far_shares(answers: Answers, truth: Truth) -> str:
-    """Say why shares count that are further from the measured ones than the lab allows: by the
-    range that an honest capture may show. Begins with a semicolon; empty if there is none.
+    """Say why shares count that are further from the measured ones than the lab allows: by what
+    is accepted around the range that an honest capture may show. Begins with a semicolon; empty if
+    there is none.
     """
     ranges = []
     for rank in PLACES:
         right = truth.shares[full_name(answers.get(rank))]
         off = abs((_number(answers.get(f"{rank}_share")) or 0.0) - right.share)
-        if off > _share_tolerance(right):
-            ranges.append(f"{max(right.low, 0.0):.1%} to {right.high:.1%} for the {rank}")
+        allowed = _share_tolerance(right)
+        if off > allowed:
+            low, high = max(right.low - allowed, 0.0), right.high + allowed
+            ranges.append(f"{low:.1%} to {high:.1%} for the {rank}")
     if not ranges:
         return ""
-    return f"; allowed from what a capture here may show: {', '.join(ranges)}"
+    return f"; accepted: {', '.join(ranges)}"
 
 
 def _far_ceiling(answers: Answers, share: float) -> str:
