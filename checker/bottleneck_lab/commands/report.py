@@ -342,7 +342,9 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
     else:
         gaps = numbered_gaps([use for use, _ in devices])
         if gap > len(gaps):
-            numbered = f"the {len(gaps)} longest gaps of this capture have numbers"
+            numbered = f"this capture's longest gaps have the numbers 1 to {len(gaps)}"
+            if len(gaps) == 1:
+                numbered = "this capture has only gap 1"
             if not gaps:
                 numbered = f"this capture has none of {format_duration(LEAST_LISTED_NS)} or more"
             raise UsageError(

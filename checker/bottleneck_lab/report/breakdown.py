@@ -77,7 +77,7 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
     """Return computing, exposed communication, exposed copies and idle time by cause, largest
     first.
 
-    They sum to the devices' wall time.
+    They sum to the devices' wall time, but for those that would round to nothing.
     """
     times: Counter[PartKind] = Counter()
     for use in devices:
@@ -89,7 +89,7 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
         if not use.gap_causes:
             times[_PLAIN_IDLE_ON_CPU if use.is_cpu else _PLAIN_IDLE] += use.idle_ns
     wall = sum(use.wall_ns for use in devices) or 1
-    return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns]
+    return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns >= wall / 2000]
 
 
 def step_parts(summary: Summary, times: Sequence[DeviceTime]) -> list[list[Part]]:
@@ -447,7 +447,7 @@ def describe_removal(
     if left == rest:
         return sentence
     if left_ns < rest_ns:
-        reason = "some of them would pass at the same time"
+        reason = "they would overlap more"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
@@ -488,15 +488,9 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
             f" {words.describe_ratio(whole_ns, kept_ns)}."
         )
     by_share = ceiling(round(share, 3))
-    if f"{gain:.2f}" in (f"{by_share:.2f}", f"{ceiling(share):.2f}"):
+    if gain > by_share or f"{gain:.2f}" in (f"{by_share:.2f}", f"{ceiling(share):.2f}"):
         return text
-    law = f"1 / (1 − {share:.3f}) = {by_share:.2f}x"
-    if gain > by_share:
-        return (
-            f"{text} The share alone gives {law}, but a part of what remains would then run at the"
-            " same time as other work."
-        )
-    return f"{text} The share alone gives {law}, but something else takes a part of that time."
+    return f"{text} Something else would take a part of the time that this frees."
 
 
 def describe_lines(summary: Summary, *, on_device: bool) -> str:

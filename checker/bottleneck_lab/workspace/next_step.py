@@ -78,19 +78,16 @@ def next_lab(labs: dict[str, Lab], progress: Progress, done: str = "") -> NextSt
 
 
 def _left_behind(slug: str, labs: dict[str, Lab], passed: list[str]) -> str:
-    """Return a sentence, after a space, where the way to a lab is not simply on through the course;
-    empty otherwise.
+    """Return a sentence, after a space, where labs before the next one are still open; empty
+    otherwise, and before the first pass.
     """
     slugs = list(labs)
-    if not passed:
-        return ""
     earlier = [each for each in slugs[: slugs.index(slug)] if each not in passed]
-    if earlier:
-        be = "is" if len(earlier) == 1 else "are"
-        return f" {counted(len(earlier), 'lab')} before it {be} still open: `lab list`."
-    if all(slugs.index(each) > slugs.index(slug) for each in passed):
-        return " It is the first of the labs that you have left out."
-    return ""
+    if not passed or not earlier:
+        return ""
+    be = "is" if len(earlier) == 1 else "are"
+    open_ = f"{counted(len(earlier), 'lab')} before it {be} still open (`lab list`)"
+    return f" It goes on from your last pass; you can also go back: {open_}."
 
 
 def next_here(

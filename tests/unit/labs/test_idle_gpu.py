@@ -446,3 +446,9 @@ def test_without_photographs_the_script_says_what_it_needs(recipe, monkeypatch, 
     with pytest.raises(SystemExit):
         recipe.main(print)
     assert "--photos" in capsys.readouterr().err
+
+
+def test_the_hint_on_predicting_names_the_gain_that_a_check_can_measure(spec):
+    most = 1 / spec.devices["virtual"].settings["device_share"]
+    (predicting,) = (hint.text for hint in spec.hints if "Amdahl" in hint.text)
+    assert f"{most:.2g}x at most" in predicting

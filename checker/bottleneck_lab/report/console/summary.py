@@ -239,9 +239,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     print_launches(sheet, summary)
     gaps = numbered_gaps(summary.devices)
     if gaps:
-        sheet.heading(
-            f"The longest gaps (add `--gap N`, 1 to {len(gaps)}, to see what every thread did)"
-        )
+        numbers = f"`--gap N`, 1 to {len(gaps)}," if len(gaps) > 1 else "`--gap 1`"
+        sheet.heading(f"The longest gaps (add {numbers} to see what every thread did)")
     print_gaps(
         sheet,
         summary,
