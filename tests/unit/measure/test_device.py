@@ -20,14 +20,14 @@ IMAGES = FORM.values("uint8", BATCH)
 
 
 @contextlib.contextmanager
-def a_device(step_s: float):
+def a_device(step_s: float, range_=None):
     """A script's accelerator, and the verifier's channel to the device at its other end."""
     engine = EmulatedEngine(step_s, BATCH)
     with running(
         lambda host, verifier, arena: Device(host, verifier, arena, engine, FORM, BATCH),
         SLOTS * BATCH * FORM.largest_bytes,
     ) as (script, arena, verifier):
-        yield Accelerator(script, arena, FORM), verifier
+        yield Accelerator(script, arena, FORM, range_), verifier
 
 
 def test_every_step_is_on_record_before_training_counts_as_done():
@@ -38,6 +38,20 @@ def test_every_step_is_on_record_before_training_counts_as_done():
         accelerator.finish()
         heard = [type(verifier.receive(10)) for _ in range(SLOTS + 1)]
     assert heard == [Trained] * SLOTS + [Done]
+
+
+def test_a_wait_for_the_device_is_no_part_of_the_copy():
+    names = []
+
+    def range_(name):
+        names.append(name)
+        return contextlib.nullcontext()
+
+    with a_device(step_s=0.05, range_=range_) as (accelerator, _):
+        for _ in range(SLOTS + 1):
+            accelerator.step(IMAGES, range(BATCH))
+        accelerator.finish()
+    assert names[:-1] == [*["h2d", "step"] * SLOTS, "wait for device", "h2d", "step"]
 
 
 @pytest.mark.parametrize(

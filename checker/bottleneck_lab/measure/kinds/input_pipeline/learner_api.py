@@ -82,12 +82,15 @@ class Accelerator:
         `samples`: N of them in one tensor or array, of the lab's shape and types, on the host;
         `labels`: N integers. Raises ValueError for anything else.
         """
+        samples, labels = np.asarray(samples), np.asarray(labels, dtype=np.int64)
+        # Here, with a sentence; the device itself would only call the message malformed.
+        self._require_batch(samples, labels)
+        if not self._free:
+            # Not in the copy's range: a host that is ahead would seem to copy slowly.
+            with self._range("wait for device"):
+                while not self._free:
+                    self._note(self.channel.receive(None))
         with self._range("h2d"):
-            samples, labels = np.asarray(samples), np.asarray(labels, dtype=np.int64)
-            # Here, with a sentence; the device itself would only call the message malformed.
-            self._require_batch(samples, labels)
-            while not self._free:
-                self._note(self.channel.receive(None))
             slot = self._free.pop()
             offset = slot * (self._arena.size // SLOTS)
             self._arena.view(samples.dtype, samples.shape, offset)[...] = samples
