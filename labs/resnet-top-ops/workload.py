@@ -56,8 +56,11 @@ def main(record):
     images = images_from(photographs(options.photos, BATCH[options.device]), options.device)
     trace = Path(TRACE).absolute()
     trace.unlink(missing_ok=True)
-    record(network(options.device), images, PASSES, trace)
+    model, runs = network(options.device), []
+    model.conv1.register_forward_hook(lambda *_: runs.append(torch.autograd._profiler_enabled()))
+    record(model, images, PASSES, trace)
+    before = runs.index(True) if True in runs else len(runs)
     print(
-        f"{PASSES} passes of {len(images)} photographs on {options.device}:"
-        f" {TRACE if trace.exists() else 'no trace'}"
+        f"{PASSES} passes of {len(images)} photographs on {options.device}, after {before} that"
+        f" were not recorded: {TRACE if trace.exists() else 'no trace'}"
     )

@@ -42,6 +42,7 @@ from bottleneck_lab.measure.kinds.operator_profile.figures import (
 from bottleneck_lab.measure.kinds.operator_profile.genuine import (
     MARK,
     NO_SHAPES,
+    NOT_RUN_BEFORE,
     TimingComplaint,
     missing_parts,
     not_genuine,
@@ -665,6 +666,7 @@ class Recorder:
     """
 
     extra_passes = 0
+    warm_ups = 3
     writes = True
     seconds = 60.0
     marks = CLASSES
@@ -703,7 +705,7 @@ class Recorder:
         trace = recorded(
             passes, self.rng, time.time(), self.device, cold, self.marks if marked else ()
         )
-        return self.seconds, [trace, 3] if self.role == "learner" else [trace]
+        return self.seconds, [trace, self.warm_ups] if self.role == "learner" else [trace]
 
 
 @pytest.fixture
@@ -748,7 +750,7 @@ def test_a_mutant_that_fails_for_its_own_criterion_alone_is_checked_once(
     monkeypatch.setattr(
         proving, "lay_out", lambda _lab, _folder, workspace: lay_out_answers(workspace, answers)
     )
-    monkeypatch.setattr(Recorder, "writes", False)
+    monkeypatch.setattr(Recorder, "marks", [])
     made, check_once = [], proving._check_once
     monkeypatch.setattr(
         proving, "_check_once", lambda *arguments: made.append(1) or check_once(*arguments)
@@ -861,6 +863,17 @@ def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, m
     verdict = checked(ANSWERS)
     assert failed(verdict) == ["genuine-capture"]
     assert "wrote no trace" in verdict.summary
+
+
+def test_a_script_is_judged_before_the_timing_and_all_its_faults_are_named(checked, monkeypatch):
+    monkeypatch.setattr(check, "_find_truth", lambda *_: pytest.fail("nothing is to be timed"))
+    monkeypatch.setattr(Recorder, "extra_passes", 1)
+    monkeypatch.setattr(Recorder, "warm_ups", 0)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "Are the warm-up passes in it?" in verdict.summary
+    assert NOT_RUN_BEFORE in verdict.summary
+    assert [each.holds for each in verdict.criteria] == [False, None, None, None, None]
 
 
 def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_no_answer(

@@ -121,6 +121,14 @@ def test_below_a_report_the_last_verdict_is_short(draw):
     assert len(passed.splitlines()) < 8
 
 
+def test_a_check_s_own_figures_stay_in_reports_and_on_the_page(draw):
+    figures = "44.0%, 35.0%, 8.1%; measured 44.2%, 35.1%, 8.0%"
+    shares = CriterionResult("shares", "diagnosis", True, "Right: yes.", counted=figures)
+    verdict = replace(made_up.passed(), lab="resnet-top-ops", device="cpu", criteria=[shares])
+    assert f"their shares: {figures}" in " ".join(draw(render_last_verdict, verdict).split())
+    assert figures in render_html(title="x", attempts=[verdict])
+
+
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
     text = draw(render_verdict, made_up.slow(), width=60, encoding="ascii", html=PAGE)
     assert text == golden("verdict-slow-60-ascii.txt")

@@ -96,12 +96,13 @@ def render_last_verdict(verdict: Verdict, console: Console) -> None:
     sheet.line(outcome.append(sheet.safe(f"  {words.headline(verdict)}")), indent=1)
     reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
     for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
-        if criterion.holds is not True:
+        # A check's own count is nowhere else; other figures are in the capture and its page.
+        if criterion.holds is not True or _is_counted(criterion):
             _print_criterion(sheet, verdict, criterion)
     held = [
         criterion_label(verdict.lab, verdict.device, each.id)
         for each in reached
-        if each.holds is True
+        if each.holds is True and not _is_counted(each)
     ]
     if held:
         lead, lead_style = f"{sheet.signs.right} ", "bold green"
@@ -166,7 +167,11 @@ def _figure(verdict: Verdict, criterion: CriterionResult) -> str:
     if measured and target:
         return f"{measured}, wanted {target}"
     # Of a number without a target, only a count says something by itself.
-    return measured if criterion.counted is not msgspec.UNSET else ""
+    return measured if _is_counted(criterion) else ""
+
+
+def _is_counted(criterion: CriterionResult) -> bool:
+    return criterion.counted is not msgspec.UNSET
 
 
 def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:

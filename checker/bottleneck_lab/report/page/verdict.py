@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
@@ -73,9 +75,9 @@ def verdict_section(verdict: Verdict) -> Section:
         sign, style, spoken = UNREACHED if words.unmeasured_because(each) else MARKS[each.holds]
         mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
         figures = [criterion_label(verdict.lab, verdict.device, each.id), each.kind]
-        if each.value is not None:
+        if each.value is not None or each.counted is not msgspec.UNSET:
             target = words.format_target(each)
-            value = words.format_measured(each)
+            value = words.format_result(verdict, each)
             figures.insert(0, f"{value}, wanted {target}" if target else value)
         figures.append(words.format_interval(each))
         line = tag("p", " · ".join(filter(None, figures)), class_="soft")
@@ -170,12 +172,13 @@ def diagnosis_section(diagnosis: Diagnosis | None) -> Section | None:
             [mark, each.ask, each.answer or "not answered", each.evidence or "a check judges it"]
         )
     head = ["", "question", "your answer", "what the capture shows"]
+    caption = "Your answers beside the evidence"
     if not any(each.evidence for each in diagnosis.answers):
-        rows, head = [row[:-1] for row in rows], head[:-1]
+        rows, head, caption = [row[:-1] for row in rows], head[:-1], "Your answers"
     return section(
         "diagnosis",
         "Your diagnosis",
-        table(head, rows, caption="Your answers beside the evidence"),
+        table(head, rows, caption=caption),
         lead=diagnosis.about,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from bottleneck_lab.errors import BusyMachineError, CaptureError
 from bottleneck_lab.grading.conclusion import Conditions
-from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_held_against
+from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_held_against, not_measured
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
@@ -37,6 +38,7 @@ from bottleneck_lab.measure.kinds.operator_profile.genuine import (
     not_genuine,
     not_of_this_run,
     other_times,
+    script_faults,
 )
 from bottleneck_lab.measure.kinds.operator_profile.judging import (
     described_answers,
@@ -49,6 +51,7 @@ from bottleneck_lab.measure.kinds.operator_profile.judging import (
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
+CRITERIA = ("genuine-capture", "top-operators", "shares", "bounds", "ceiling")
 OTHER_BALANCE = 1.5
 """A saved balance that differs from the check's by this factor is named."""
 LEARNER_TRIES = 3
@@ -61,10 +64,19 @@ which a script could know.
 
 
 def measure(context: Context[OperatorProfileSettings]) -> Measured:
-    """Capture the pristine workload until its shares are known, then the learner's script once, and
-    grade the answers.
+    """Look at the learner's script, capture the pristine workload until its shares are known, then
+    the learner's script again, and grade the answers.
     """
     judge, generator = context.judge(), np.random.default_rng(context.rng.getrandbits(128))
+    # A script that is wrong whatever the times is told so at once, not after a minute of captures.
+    if faults := _script_faults(context, judge, generator):
+        capture, *others = (context.required(id_) for id_ in CRITERIA)
+        return Measured(
+            [
+                grade_check(capture, " ".join(faults), 1, "captures"),
+                *(not_measured(each, "because your script comes first") for each in others),
+            ]
+        )
     answers = load_answers(context.workspace)
     context.progress("starting the reference", 0.05)
     with CallSession.start(
@@ -83,15 +95,10 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
         meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
         capture_problem = _capture_problem(learner, tasks, truth)
         beside_script = max(other_cores, meter.cores())
-    problems = {
-        "genuine-capture": capture_problem,
-        "top-operators": wrong_operators(answers, truth),
-        "shares": wrong_shares(answers, truth),
-        "bounds": wrong_bounds(answers, truth),
-        "ceiling": wrong_ceiling(answers, truth),
-    }
+    judged = (wrong_operators, wrong_shares, wrong_bounds, wrong_ceiling)
+    problems = [capture_problem, *(problem_of(answers, truth) for problem_of in judged)]
     results = []
-    for id_, problem in problems.items():
+    for id_, problem in zip(CRITERIA, problems, strict=True):
         result = grade_check(context.required(id_), problem, captures, "captures")
         # Beside a busy core other operators are the slowest, and a genuine capture has other times;
         # a problem that does not depend on times stays one.
@@ -119,6 +126,43 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
         notes=notes,
         conditions=Conditions(other_cores=beside_script, cores=os.cpu_count()),
     )
+
+
+def _script_faults(
+    context: Context[OperatorProfileSettings], judge: ModuleType, generator: np.random.Generator
+) -> list[str]:
+    """Have the learner's script capture secret pictures in a process of its own. Returns what is
+    wrong with it whatever the times, in sentences.
+    """
+    context.progress("looking at your script", 0.02)
+    pixels = judge.make_inputs(generator, context.data, context.settings.judge)
+    passes = _draw_passes(context, generator)
+    with CallSession.start(
+        context, "learner", context.submission, "check_record.py", limits_of(context.settings)
+    ) as learner:
+        _, answer = learner.call([pixels, passes])
+    capture = _read_recorded(answer)
+    if isinstance(capture, str):
+        return [capture]
+    on_gpu = context.device.startswith("cuda")
+    return script_faults(capture, passes, _warm_ups(answer), on_gpu=on_gpu)
+
+
+def _read_recorded(answer: Sequence[Any]) -> OperatorCapture | str:
+    """Return the capture in a reply of the learner's worker, or why it has none, in a sentence."""
+    if len(answer) != 2 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
+        return (
+            "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the"
+            " trace to the file it is given."
+        )
+    try:
+        return read_capture(answer[0].tobytes())
+    except CaptureError as error:
+        return f"{error.message} {error.remedy}"
+
+
+def _warm_ups(answer: Sequence[Any]) -> int | None:
+    return answer[1] if isinstance(answer[1], int) else None
 
 
 def _other_balance(truth: Truth, threads: int) -> list[str]:
@@ -227,8 +271,13 @@ def _draw_task(
 ) -> _Task:
     pixels = judge.make_inputs(generator, context.data, context.settings.judge)
     classes = reference.call(["classes", pixels, 0])[1][0]
+    passes = _draw_passes(context, generator)
+    return _Task(pixels, passes, [int(index) for index in classes])
+
+
+def _draw_passes(context: Context[OperatorProfileSettings], generator: np.random.Generator) -> int:
     others = [number for number in PASSES if number != context.settings.passes]
-    return _Task(pixels, int(generator.choice(others)), [int(index) for index in classes])
+    return int(generator.choice(others))
 
 
 def _capture_problem(learner: CallSession, tasks: list[_Task], truth: Truth) -> str | None:
@@ -238,18 +287,12 @@ def _capture_problem(learner: CallSession, tasks: list[_Task], truth: Truth) -> 
     for pixels, passes, classes in tasks:
         begin_s, clock_s = time.time(), _wall_clock_s()
         seconds, answer = learner.call([pixels, passes])
-        if len(answer) != 2 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
-            return (
-                "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the"
-                " trace to the file it is given."
-            )
-        try:
-            capture = read_capture(answer[0].tobytes())
-        except CaptureError as error:
-            return f"{error.message} {error.remedy}"
+        capture = _read_recorded(answer)
+        if isinstance(capture, str):
+            return capture
         set_by_s = abs(_wall_clock_s() - clock_s)
         earliest_s, latest_s = begin_s - set_by_s, time.time() + set_by_s
-        warm_ups = answer[1] if isinstance(answer[1], int) else None
+        warm_ups = _warm_ups(answer)
         if problem := not_genuine(capture, truth, passes, earliest_s, latest_s, warm_ups):
             return problem
         if problem := not_of_this_run(capture, classes, passes, seconds):

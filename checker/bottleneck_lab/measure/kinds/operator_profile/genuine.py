@@ -92,13 +92,41 @@ def not_of_this_run(
 
 def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:
     if truth.capture.has_device and not capture.has_device:
-        return (
-            "The capture has no GPU work in it: `activities` needs ProfilerActivity.CUDA, and the"
-            " script must wait for the GPU before the profiler stops."
-        )
+        return NO_DEVICE
     return None if has_shapes(capture) else NO_SHAPES
 
 
+def script_faults(
+    capture: OperatorCapture, passes: int, warm_ups: int | None, *, on_gpu: bool
+) -> list[str]:
+    """Return all that is wrong with a script by its capture alone, in sentences: nothing here needs
+    times, or captures of the check's own. `warm_ups` as for `not_genuine`.
+    """
+    recorded = capture.count("aten::linear")
+    faults = {
+        NO_DEVICE: on_gpu and not capture.has_device,
+        NO_SHAPES: not has_shapes(capture),
+        _describe_passes(recorded, passes): recorded != passes,
+        NOT_RUN_BEFORE: warm_ups == 0,
+    }
+    return [sentence for sentence, applies in faults.items() if applies]
+
+
+def _describe_passes(recorded: float, passes: int) -> str:
+    more = "Was the profiler stopped too early?"
+    if recorded > passes:
+        more = "Are the warm-up passes in it?"
+    return f"The capture holds {recorded:g} passes; `record` was told to record {passes}. {more}"
+
+
+NO_DEVICE = (
+    "The capture has no GPU work in it: `activities` needs ProfilerActivity.CUDA, and the script"
+    " must wait for the GPU before the profiler stops."
+)
+NOT_RUN_BEFORE = (
+    "The script did not run the model before the recorded passes, so the first of them allocates"
+    " and prepares. Run passes without recording first."
+)
 NO_SHAPES = "The capture has no shapes: pass record_shapes=True to the profiler."
 
 
@@ -153,12 +181,7 @@ def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | No
         )
     # The network has one fully connected layer.
     recorded = ratios.pop() * truth.capture.count("aten::linear") / unit
-    if recorded == passes:
-        return None
-    more = "Was the profiler stopped too early?"
-    if recorded > passes:
-        more = "Are the warm-up passes in it?"
-    return f"The capture holds {recorded:g} passes; `record` was told to record {passes}. {more}"
+    return None if recorded == passes else _describe_passes(recorded, passes)
 
 
 def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
@@ -206,10 +229,7 @@ def _not_warm(
     them stands out half as much as that of the reference's own cold capture.
     """
     if warm_ups == 0:
-        return (
-            "The script did not run the model before the recorded passes, so the first of them"
-            " allocates and prepares. Run passes without recording first."
-        )
+        return NOT_RUN_BEFORE
     cold = first_pass_ratio(truth.cold, max(truth.cold.count("aten::linear"), 1))
     if cold < COLD_RATIO or first_pass_ratio(capture, passes) < math.sqrt(cold):
         return None
