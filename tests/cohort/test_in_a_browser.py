@@ -192,7 +192,7 @@ def test_a_case_is_answered_once_and_then_explained(served):
     assert case["title"] in visitor.get("/me/cases").text
     before = visitor.get(path).text
     assert case["explanation"] not in before
-    assert "<code>memory-bound</code>: needless passes" in before
+    assert "memory-bound: the speed of the device&#39;s memory" in before
     assert 'placeholder="such as 0.35, or 35%"' in before
     assert 'id="findings"' not in visitor.get(f"{path}/capture").text
     answers = {"cause": case["cause"], "evidence": "0,5", "line": "1", "gain": "2"}

@@ -42,7 +42,7 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "Next: lab case" in learner.lab().stdout
     again = learner.lab("case").stdout
     assert "Next: lab case -a cause=" in again, "the report is behind whoever asks again"
-    assert again.count("\n") < drawn.stdout.count("\n") * 0.6, "the questions were printed before"
+    assert again.count("\n") < drawn.stdout.count("\n") * 0.75, "the questions were printed before"
     assert "gain: How many times" in again
     assert "another program on the device" not in drawn.stdout, (
         "the rules of evidence, once asked for"
@@ -84,6 +84,21 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert put_away["blind"]
     assert "Next: lab case --set friday:2" in learner.lab("case", "--skip").stdout
     assert "Next: lab case --set monday" in learner.lab("case", "--progress", "--set=monday").stdout
+
+
+def test_rules_of_evidence_take_the_place_of_full_questions_after_the_first_case(learner: Learner):
+    learner.lab("case")
+    learner.lab("case", "--skip")
+    second = " ".join(learner.lab("case").stdout.split())
+    assert "another program on the device: the share" in second
+    assert "the host does something else in the loop" not in second
+
+
+def test_a_case_that_is_not_there_is_answered_with_the_open_one(learner: Learner):
+    learner.lab("case")
+    refused = " ".join(learner.lab("report", "cases/9999").stderr.split())
+    assert "There is no cases/9999." in refused
+    assert "cases/0001" in refused
 
 
 def test_a_grade_explains_what_looked_like_a_cause(learner: Learner):

@@ -24,7 +24,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import EVIDENCE_NEAR, EVIDENCE_RULES, QUESTIONS, Case
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
+from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, load_drawn, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
 
 EXAMPLE = "lab case --level 1"
@@ -157,16 +157,17 @@ def _show_case(drawn: DrawnCase, *, fresh: bool, questions: bool, json: bool) ->
         )
         return
     _describe(drawn)
+    full = questions or (fresh and len(load_drawn()) == 1)
     for question in QUESTIONS:
-        if fresh or questions:
+        if full:
             show_question(question)
         else:
             _remind(question)
-        if questions and question.id == "evidence":
+        if question.id == "evidence" and (questions or not full):
             _show_evidence_rules()
     if not questions:
-        full = "the rule of evidence for each cause" if fresh else "them in full"
-        say(f"\n`lab case --questions` prints {full}.")
+        rest = "the rule of evidence for each cause" if full else "them in full"
+        say(f"\n`lab case --questions` prints {rest}.")
     if not fresh:
         say_next(ANSWER)
         return
@@ -184,7 +185,7 @@ def _show_evidence_rules() -> None:
 def _remind(question: QuestionSpec) -> None:
     """Print a question that was printed in full before, with the names of its choices alone."""
     say(f"\n{question.id}: {question.ask}", style="bold")
-    if question.choices:
+    if question.type == "choice":
         say(f"  {', '.join(question.choices)}", hang=2)
 
 
@@ -248,11 +249,15 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         print_json(now)
         return
     if not now.answered:
-        say(f"You have not answered a case{' of this set' if set_name else ''} yet.")
+        say(f"You have not answered a case{' of this set' if set_name else ''} in time yet.")
         say_next(_draw_command(set_name))
         return
     _show_streak(now)
     say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")
+    for kind, misses in now.misses.items():
+        rows = [f"{name} {wrong} of {total}" for name, (wrong, total) in misses.items()]
+        if rows:
+            say(f"Wrong by {kind}: {', '.join(rows)}.", hang=2)
     for sentence in now.habits:
         say(sentence)
 

@@ -10,7 +10,7 @@ from bottleneck_lab.commands.ui import say, say_next
 from bottleneck_lab.grading.cases import habits, weakness
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
-from bottleneck_lab.workspace.cases import load_drawn, open_case
+from bottleneck_lab.workspace.cases import load_counted, load_drawn, open_case
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
 from bottleneck_lab.workspace.next_step import NextStep, next_here, next_lab
@@ -46,7 +46,7 @@ def command() -> None:
 
 def _mention_cases() -> None:
     """Say how the learner does on cases, or that there are some."""
-    answered = [case for case in load_drawn() if case.past]
+    answered = load_counted()
     if not answered:
         say("\n`lab case` gives you a program that you have never seen: what slows it down?")
         return

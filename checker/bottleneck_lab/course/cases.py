@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +37,16 @@ class GradedCase:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a learner is doing: cases answered, causes named, points, the current streak, habits."""
+    """How a learner is doing: cases answered in time, causes named, points, the current streak,
+    habits. `misses` are the wrong answers, and of how many, by question, level and true cause.
+    """
 
     answered: int
     named: int
     points: int
     streak: int
     habits: list[str]
+    misses: dict[str, dict[str, tuple[int, int]]]
 
 
 def draw_case(
@@ -98,14 +103,31 @@ def absent_line(drawn: cases.DrawnCase, line: Answer) -> str | None:
 
 def standing(set_name: str = "") -> Standing:
     """Return how the learner is doing, in one set or over all cases."""
-    answered = [
-        each for each in cases.load_drawn() if each.past is not None and set_name in ("", each.set)
-    ]
+    answered = cases.load_counted(set_name)
     past = [each.past for each in answered if each.past is not None]
+    level = {case.name: f"level {case.level}" for case in cases.load_library().cases}
     return Standing(
         answered=len(past),
         named=sum(each.called == each.cause for each in past),
         points=sum(sum(each.right.values()) for each in answered),
         streak=streak(past),
         habits=[*habits(past), *weakness([each.right for each in answered])],
+        misses={
+            "question": _misses(list(each.right.items()) for each in answered),
+            "level": _misses(
+                [(level.get(each.name, "other"), right) for right in each.right.values()]
+                for each in answered
+            ),
+            "cause": _misses([(each.cause, each.called == each.cause)] for each in past),
+        },
     )
+
+
+def _misses(answers: Iterable[Iterable[tuple[str, bool]]]) -> dict[str, tuple[int, int]]:
+    """Return how many answers of each kind were wrong, and of how many; kinds without a miss are
+    left out.
+    """
+    rights = [each for case in answers for each in case]
+    total = Counter(kind for kind, _ in rights)
+    wrong = Counter(kind for kind, right in rights if not right)
+    return {kind: (count, total[kind]) for kind, count in sorted(wrong.items())}

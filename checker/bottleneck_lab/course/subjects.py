@@ -23,7 +23,14 @@ from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
-from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, case_at, find_case, is_hidden_at
+from bottleneck_lab.workspace.cases import (
+    ANSWER,
+    DrawnCase,
+    case_at,
+    find_case,
+    is_hidden_at,
+    open_case,
+)
 from bottleneck_lab.workspace.commitments import (
     hides_remedies_at,
     is_blind,
@@ -119,6 +126,10 @@ def find_subject(name: str | None) -> Subject:
         if case and case.skipped:
             command = "lab case"  # it takes no answer any more
         return Subject(traces, blind=blind, case=case, remedies_later=later, commit_with=command)
+    if "/" in (name or ""):
+        waiting = open_case()
+        help_ = f"Your open case is {waiting.folder}." if waiting else "Name a capture that exists."
+        raise UsageError(f"There is no {name}.", help_)
     try:
         workspace = find_workspace(Path.cwd())
     except UsageError:

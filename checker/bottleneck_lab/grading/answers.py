@@ -18,14 +18,12 @@ _MEANINGS = {
     "communication-bound": "work waits for data from the other devices",
     "network-bound": "requests or replies are held up on the network",
     "straggler": "one rank takes longer, and the others wait for it",
-    "memory-bound": (
-        "the device's memory delivers data more slowly than the device could compute with it"
-    ),
-    "compute-bound": "the device computes all the time, or as fast as it can",
+    "memory-bound": "the speed of the device's memory sets the pace",
+    "compute-bound": "the speed of the device's arithmetic sets the pace",
     "host-bound": "the host does something else in the loop: files, compiling, Python",
     "allocation-bound": "memory is taken from the driver again and again",
     "shared-device": "another program uses the device at the same time",
-    "healthy": "nothing in the program is worth fixing",
+    "healthy": "nothing in the program is worth fixing, whatever sets its pace",
     "memory-growth": "every step leaves more memory allocated than the one before",
 }
 """The usual names of causes, for those who meet them for the first time."""
@@ -35,10 +33,12 @@ _TYPED_FORMS = {"share": "60% or 0.6", "ratio": "2.5 or 2.5x"}
 
 
 def describe_choices(question: QuestionSpec) -> list[str]:
-    """Return the choices, numbered.
+    """Return the choices, numbered; those of a number are words that may stand in its place.
 
     The usual name of a cause comes with its meaning, unless the question itself explains it.
     """
+    if question.type == "number":
+        return [f"a number, or `{choice}`" for choice in question.choices]
     lines = []
     for number, choice in enumerate(question.choices, 1):
         line = f"{number}  {choice}"

@@ -17,6 +17,7 @@ import msgspec
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.grading.diagnosis import SIGNS_OF
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.wording import counted
 
@@ -115,10 +116,6 @@ QUESTIONS = [
         "choice",
         "What slows this program down most, or fills its memory?",
         choices=list(CAUSES),
-        measure=(
-            "`memory-bound`: needless passes over the device's memory. `compute-bound`: arithmetic"
-            " that is needless, or more expensive than it has to be."
-        ),
     ),
     QuestionSpec(
         "evidence",
@@ -127,7 +124,7 @@ QUESTIONS = [
         measure=(
             "The time in which the device is idle for the cause, or only copies or communicates; of"
             " a device that is busy all along, all in which it is busy. Where memory grows, the"
-            " part of its peak that the recorded steps have added."
+            " part of its peak that the recorded steps have added. Write 60% or 0.6."
         ),
     ),
     QuestionSpec(
@@ -136,8 +133,8 @@ QUESTIONS = [
         "Which line of program.py has to change?",
         choices=["none"],
         measure=(
-            f"`none` if no line has to. Up to {LINES_NEAR} lines off counts, and so do the other"
-            " lines that the cause is about."
+            f"A line number, or `none` if no line has to. Up to {LINES_NEAR} lines off counts, and"
+            " so do the other lines that the cause is about."
         ),
     ),
     QuestionSpec(
@@ -146,11 +143,11 @@ QUESTIONS = [
         "How many times as fast will it be with that fixed? If the cause is"
         f" {MEMORY_GROWTH}: by what factor will the peak drop?",
         measure=(
-            "1 if nothing is worth fixing. Where the share is of time, or of memory, that goes with"
-            " the cause, use Amdahl's law: 1 / (1 - share). Of a device that is busy, only what is"
-            " needless goes. What the fix was measured to gain counts as well, and so does what the"
-            f" cause gone altogether was. Too high or too low by up to a factor of {GAIN_WITHIN:g}"
-            " counts."
+            "1 if nothing is worth fixing. What the fix was measured to gain counts within a factor"
+            f" of {GAIN_WITHIN:g}, and so does what the cause gone altogether would, or Amdahl's"
+            " law, 1 / (1 - share), for the share of time or memory that shows the cause. Of a busy"
+            " device only what is needless goes; a straggler costs what the rank that waits longest"
+            " waits, or the ranks' average if the fix spreads its work."
         ),
     ),
 ]
@@ -198,13 +195,29 @@ class Case(msgspec.Struct, frozen=True):
         """How many times as fast the program was without its top cause."""
         return self.switches[0].gain if self.switches else 1.0
 
-    def gain_near(self, predicted: float, figures: Mapping[str, float]) -> float:
-        """Return the gain that a prediction is compared with, the nearest of these: that of the
-        fix, that of the cause gone altogether where the fix leaves a part of it, and what Amdahl's
-        law gives for the share that shows the cause in a capture with these figures.
+    def gains(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Return the gains that count in a capture with these figures, each with its origin: that
+        of the fix, that of the cause gone altogether where the fix leaves a part of it, and what
+        Amdahl's law gives for the share that shows the cause.
         """
-        gains = filter(None, (self.gain, self.entire, gain_by_share(self.cause, figures)))
-        return min(gains, key=lambda gain: _off(predicted, gain))
+        effect = f"with the fix it ran {self.gain:.2f}x as fast"
+        if self.cause == MEMORY_GROWTH:
+            effect = f"with the cause its peak of memory was {self.gain:.2f}x as high as without it"
+        elif not self.lines:
+            effect = f"without the cause it ran {self.gain:.2f}x as fast"
+        gains = {effect: self.gain}
+        beside = "" if self.cause == MEMORY_GROWTH else f" (with the fix, {self.gain:.2f}x)"
+        if self.entire:
+            gains[f"with the cause gone altogether it ran {self.entire:.2f}x as fast{beside}"] = (
+                self.entire
+            )
+        if by_share := gain_by_share(self.cause, figures):
+            gains[_law(by_share, evidence_of(self.cause, figures)) + beside] = by_share
+        return gains
+
+    def gain_near(self, predicted: float, figures: Mapping[str, float]) -> float:
+        """Return the one of `gains` that is nearest to a prediction, which is graded by it."""
+        return min(self.gains(figures).values(), key=lambda gain: _off(predicted, gain))
 
     @property
     def lines(self) -> list[int]:
@@ -239,11 +252,20 @@ def evidence_of(cause: str, figures: Mapping[str, float]) -> float:
     return sum(figures.get(name, 0.0) for name in FIGURES.get(cause, ("busy_share",)))
 
 
+def _law(gain: float, share: float) -> str:
+    """Return what Amdahl's law gives for a share (0–1), in words."""
+    return f"Amdahl's law gives {gain:.2f}x for the share of {share:.1%}"
+
+
 def gain_by_share(cause: str, figures: Mapping[str, float]) -> float:
     """Return what Amdahl's law gives for the share that shows a cause in a capture with these
     figures; 0 for a cause that no share of the time or memory goes with.
     """
-    return ceiling(min(evidence_of(cause, figures), 1.0)) if cause in FIGURES else 0.0
+    # A straggler's share is the average of all ranks. Where its extra work goes, the run is faster
+    # by what the rank that waits longest waits.
+    if cause not in FIGURES or cause == "straggler":
+        return 0.0
+    return ceiling(min(evidence_of(cause, figures), 1.0))
 
 
 def describe_parts(cause: str, figures: Mapping[str, float]) -> str:
@@ -276,7 +298,10 @@ def grade_case(
     # Not to be off by the last bit of a float.
     read = abs(share - shown) <= evidence_within(called, shown) + 1e-9
     sentences = {
-        "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
+        "cause": (
+            called == case.cause,
+            f"You named {called}; it is {case.cause}.{_contrary(called, case.cause, figures)}",
+        ),
         "evidence": (
             read,
             f"You read {share:.1%}; for {called} the capture shows {shown:.1%}"
@@ -284,7 +309,7 @@ def grade_case(
             f" {100 * evidence_within(called, shown):.1f} points counts.",
         ),
         "line": _grade_line(case, int(line)),
-        "gain": _grade_gain(case, gain, figures, share if read and called == case.cause else 0.0),
+        "gain": _grade_gain(case, called, gain, figures, share if read else 0.0),
     }
     return [
         CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
@@ -317,49 +342,39 @@ def _name_lines(numbers: Sequence[int]) -> str:
     return f"lines {', '.join(others)} and {last}" if others else f"line {last}"
 
 
+def _contrary(called: str, cause: str, figures: Mapping[str, float]) -> str:
+    """Return what in a capture speaks against a wrong cause, as a sentence; empty of the right one,
+    and of a program that was called healthy.
+    """
+    if called == cause:
+        return ""
+    less, more = evidence_of(called, figures), evidence_of(cause, figures)
+    if less < more:
+        return f" The share that shows it is {more:.1%}; that of {called} is {less:.1%}."
+    return f" {called} would show as {SIGNS_OF[called]}." if called in SIGNS_OF else ""
+
+
 def _grade_gain(
-    case: Case, predicted: float, figures: Mapping[str, float], share: float
+    case: Case, called: str, predicted: float, figures: Mapping[str, float], share: float
 ) -> tuple[bool, str]:
     """Return whether a predicted gain counts, and the sentence about it. `share` (0–1) is the
     learner's for the cause, if it counts: what Amdahl's law gives for that counts as well.
     """
-    effect = f"without the cause it ran {case.gain:.2f}x as fast"
-    if case.cause == MEMORY_GROWTH:
-        effect = f"with the cause its peak of memory was {case.gain:.2f}x as high as without it"
-    elif case.entire:
-        effect = (
-            f"with the fix it ran {case.gain:.2f}x as fast, and {case.entire:.2f}x where the cause"
-            " costs nothing at all"
+    gains = case.gains(figures)
+    if called != case.cause:
+        return False, (
+            f"You predicted {predicted:.2f}x for {called}, which is not the cause;"
+            f" {next(iter(gains))}."
         )
-        if case.gain > case.entire:
-            effect += ": the fix saves other work, too"
-    measured = [gain for gain in (case.gain, case.entire) if gain]
-    by_share = gain_by_share(case.cause, figures)
-    beside = law_beside(case.cause, evidence_of(case.cause, figures), by_share, measured[-1])
-    reported = figures.get("largest_gain_ratio", 0.0)
-    if reported and case.switches and case.cause != MEMORY_GROWTH:
-        beside += reported_beside(case.cause, reported, *measured, *filter(None, [by_share]))
-    holds = _off(predicted, case.gain_near(predicted, figures)) <= GAIN_WITHIN
-    if by_share and share:
-        holds = holds or _off(predicted, ceiling(min(share, 1.0))) <= ROUNDED
-    return holds, (
-        f"You predicted {predicted:.2f}x; {effect}.{beside} Too high or too low by up to a"
-        f" factor of {GAIN_WITHIN:g} counts."
+    origin, gain = min(gains.items(), key=lambda each: _off(predicted, each[1]))
+    within = GAIN_WITHIN
+    own = ceiling(min(share, 1.0)) if share and gain_by_share(case.cause, figures) else 0.0
+    if own and _off(predicted, own) <= ROUNDED and _off(predicted, gain) > GAIN_WITHIN:
+        origin, gain, within = _law(own, share), own, ROUNDED
+    return _off(predicted, gain) <= within, (
+        f"You predicted {predicted:.2f}x; {origin}. {max(gain / within, 1.0):.2f}x to"
+        f" {gain * within:.2f}x counts."
     )
-
-
-def law_beside(cause: str, share: float, by_share: float, measured: float) -> str:
-    """Return a sentence about the gain by Amdahl's law, where it is not the measured one without
-    the cause, and why; empty else.
-    """
-    if not by_share or abs(by_share - measured) < REPORTED_ALIKE * measured:
-        return ""
-    why = "without the cause, other gaps closed or work was saved as well"
-    if by_share > measured:
-        why = "without the cause something stays"
-        if cause == "launch-bound":
-            why += ", such as pauses between queued kernels"
-    return f" Amdahl's law gives {by_share:.2f}x for the share of {share:.1%}, and counts; {why}."
 
 
 def reported_beside(cause: str, reported: float, *others: float) -> str:
@@ -380,10 +395,10 @@ def reported_beside(cause: str, reported: float, *others: float) -> str:
 
 
 def streak(past: Sequence[PastCase]) -> int:
-    """Return how many of the latest cases in a row were named rightly and in time."""
+    """Return how many of the latest cases in a row were named rightly."""
     count = 0
     for each in reversed(past):
-        if each.called != each.cause or each.late:
+        if each.called != each.cause:
             break
         count += 1
     return count

@@ -35,7 +35,7 @@ NEAR = 0.02
 BEYOND_AMDAHL = 1.1
 """A prediction may be rounded up by this much before Amdahl's law speaks against it."""
 
-_SIGNS_OF = {
+SIGNS_OF = {
     "input-bound": "the main thread waiting in its loading range while the device is idle",
     "launch-bound": (
         "many short kernels in every step, with gaps between them as long as the kernels"
@@ -45,8 +45,13 @@ _SIGNS_OF = {
     "communication-bound": "collectives on the device with no computation in parallel",
     "compute-bound": "a device that is busy nearly all the time, with long kernels",
     "memory-bound": "a busy device whose operators do little arithmetic per byte moved",
+    "host-bound": "a device that is idle while the main thread runs Python, files or a compiler",
+    "allocation-bound": "an idle device while the host takes memory from the driver in every step",
+    "straggler": "one rank whose own work takes longer than the others', step after step",
+    "shared-device": "the same kernels taking longer in some steps than in others",
+    "memory-growth": "more memory allocated after each step than after the one before",
 }
-"""The signs in a capture of each of the common causes."""
+"""The signs in a capture of each cause."""
 
 _OTHER_FIGURES = {
     "idle_share": "all of the device's idle time, whatever it waited for",
@@ -185,8 +190,8 @@ def _wrong_choice(question: QuestionSpec, answer: str) -> str:
     """
     if answer in question.rules:
         return f"'{answer}' does not fit. {question.rules[answer]}"
-    if answer in _SIGNS_OF:
-        return f"'{answer}' does not fit: it would show as {_SIGNS_OF[answer]}."
+    if answer in SIGNS_OF:
+        return f"'{answer}' does not fit: it would show as {SIGNS_OF[answer]}."
     return f"'{answer}' does not fit what the capture shows. {question.measure}".rstrip()
 
 

@@ -362,10 +362,10 @@ def judge_change(change: FigureChange) -> str:
     """Return whether a change is better or worse, in a word; of a line, operator, kernel or range
     that one side alone has, only that it is new: what it took the place of tells what it brought.
     Where a typical step says the opposite of the mean ones, it cannot be told. What a model charges
-    whatever runs is only called fixed, and what takes the host longer beside a busy device waits.
+    whatever runs is a charge, and what takes the host longer beside a busy device waits.
     """
     if change.fixed:
-        return "fixed"
+        return "charge"
     if change.waits:
         return "waits"
     contradicted = {"better": change.before < change.after, "worse": change.before > change.after}

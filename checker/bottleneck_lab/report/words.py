@@ -147,8 +147,8 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
         return ""
     return (
         f"{' and '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
-        " charges each step for the Python between its operators. No edit changes it, so the gains"
-        " that a report states leave it in."
+        " charges each step for the Python between its operators. No edit changes the charge, only"
+        " how much of it the device's work hides, so the gains that a report states leave it in."
     )
 
 

@@ -82,6 +82,17 @@ def load_drawn() -> list[DrawnCase]:
     return read_json(file, list[DrawnCase]) if file.exists() else []
 
 
+def load_counted(set_name: str = "") -> list[DrawnCase]:
+    """Return the cases of a set, or all, that were answered in time, oldest first: a late answer
+    does not count.
+    """
+    return [
+        case
+        for case in load_drawn()
+        if case.past and not case.past.late and set_name in ("", case.set)
+    ]
+
+
 def open_case() -> DrawnCase | None:
     """Return the case that waits for an answer; None when there is none."""
     drawn = load_drawn()

@@ -248,7 +248,7 @@ def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
     if lab.code_hash(workspace.root) != lab.code_hash(lab.path):
         return _after_change(workspace, latest)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
-        return NextStep("lab report --html", "It sets your answers beside what the tool measured.")
+        return NextStep("lab report --html", "It now names causes and the largest possible gain.")
     return _change(workspace)
 
 

@@ -244,11 +244,12 @@ def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     console = Console(file=io.StringIO(), width=80)
     render_comparison(result, console)
     text = console.file.getvalue()
-    assert re.search(r"^ fixed .+fixed charge$", text, re.MULTILINE)
-    assert [judge_change(each) for each in (idle, charged)] == ["fixed", "fixed"]
+    assert re.search(r"^ charge .+fixed charge$", text, re.MULTILINE)
+    assert [judge_change(each) for each in (idle, charged)] == ["charge", "charge"]
     explained = f"'fixed charge' and '{price}' are what the model of the host charges"
     assert " ".join(text.split()).count(explained) == 1
     assert " ".join(text.split()).count("charges each step") == 1
+    assert "only how much of it the device's work hides" in " ".join(text.split())
 
 
 def test_where_every_run_has_the_same_times_steps_that_differ_leave_nothing_untold(timelines):

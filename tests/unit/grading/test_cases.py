@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bottleneck_lab.grading.answers import parse_answers
+from bottleneck_lab.grading.answers import describe_choices, parse_answers
 from bottleneck_lab.grading.cases import (
     CAUSES,
     FIGURES,
@@ -81,10 +81,15 @@ def test_none_is_an_answer_where_no_line_has_to_change():
     assert word == "line: Write a plain number or none, without quotes or units."
 
 
+def test_a_word_in_place_of_a_number_is_no_numbered_choice():
+    line = next(question for question in QUESTIONS if question.id == "line")
+    assert describe_choices(line) == ["a number, or `none`"]
+
+
 def test_questions_say_how_far_off_an_answer_may_be():
     measures = {question.id: question.measure for question in QUESTIONS}
     assert "Up to 2 lines off counts" in measures["line"]
-    assert "by up to a factor of 1.2 counts" in measures["gain"]
+    assert "counts within a factor of 1.2" in measures["gain"]
 
 
 def test_each_answer_is_graded_by_itself():
@@ -97,8 +102,6 @@ def test_a_gain_counts_if_it_is_the_fixs_or_that_of_the_whole_cause(gain: float,
     case = msgspec.structs.replace(CASE, entire=5.6)
     answers = {"cause": "input-bound", "evidence": 0.5, "line": 30, "gain": gain}
     assert graded(case, **answers)["gain"] is holds
-    sentence = grade_case(case, answers, SHOWN)[-1].sentence
-    assert "with the fix it ran 2.00x as fast, and 5.60x where the cause costs nothing" in sentence
     assert case.gain_near(gain, SHOWN) == (2.0 if gain < 3.34 else 5.6)
 
 
@@ -116,25 +119,47 @@ def test_what_the_questions_rule_gives_for_the_share_is_a_right_gain(share, gain
     figures = {"idle_launch_share": 0.88, "largest_gain_ratio": 6.3}
     result = grade_case(case, answers, figures)[-1]
     assert result.holds is holds
-    assert "Amdahl's law gives 8.33x for the share of 88.0%, and counts; without" in result.sentence
-    assert "pauses between queued kernels" in result.sentence
+    origin = f"Amdahl's law gives {1 / (1 - share):.2f}x for the share of {share:.1%}"
+    assert (origin in result.sentence) is holds
 
 
-def test_a_fix_that_gains_more_than_the_cause_costs_saves_other_work_too():
-    for entire, more in ((6.3, True), (40.0, False)):
-        case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [LAUNCHES], entire=entire)
-        answers = {"cause": "launch-bound", "evidence": 0.88, "line": 54, "gain": 31}
-        sentence = grade_case(case, answers, {"idle_launch_share": 0.88})[-1].sentence
-        assert ("nothing at all: the fix saves other work, too." in sentence) is more
+@pytest.mark.parametrize(
+    ("gain", "sentence"),
+    [
+        (30.0, "with the fix it ran 31.00x as fast. 25.83x to 37.20x counts."),
+        (6.0, "with the cause gone altogether it ran 6.30x as fast (with the fix, 31.00x). 5.25x"),
+        (9.0, "Amdahl's law gives 8.33x for the share of 88.0% (with the fix, 31.00x). 6.94x to"),
+    ],
+)
+def test_a_grade_names_the_figure_that_it_goes_by_and_what_counts(gain: float, sentence: str):
+    case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [LAUNCHES], entire=6.3)
+    answers = {"cause": "launch-bound", "evidence": 0.88, "line": 54, "gain": gain}
+    figures = {"idle_launch_share": 0.88, "largest_gain_ratio": 6.1}
+    result = grade_case(case, answers, figures)[-1]
+    assert result.holds
+    assert result.sentence.startswith(f"You predicted {gain:.2f}x; {sentence}")
 
 
-def test_a_gain_has_only_a_reason_that_its_cause_allows():
-    """Pauses between kernels are next to nothing where the device is busy all along."""
-    double = Switch("double", "compute-bound", "Train in single.", 5.35, [28])
-    case = Case("c", "C", 1, "", "", "compute-bound", 10.0, {}, [double])
-    answers = {"cause": "compute-bound", "evidence": 0.995, "line": 28, "gain": 3.9}
-    sentence = grade_case(case, answers, {"busy_share": 0.995, "largest_gain_ratio": 3.85})[-1]
-    assert "The report's 3.85x is worked out from the capture alone." in sentence.sentence
+def test_a_gain_rests_on_the_cause():
+    answers = {"cause": "launch-bound", "evidence": 0.2, "line": 30, "gain": 2.0}
+    results = {each.id: each for each in grade_case(CASE, answers, SHOWN)}
+    assert not results["gain"].holds
+    assert results["gain"].sentence == (
+        "You predicted 2.00x for launch-bound, which is not the cause; with the fix it ran 2.00x as"
+        " fast."
+    )
+
+
+def test_a_wrong_cause_comes_with_what_speaks_against_it():
+    answers = {"cause": "launch-bound", "evidence": 0.2, "line": 30, "gain": 2.0}
+    assert grade_case(CASE, answers, SHOWN)[0].sentence == (
+        "You named launch-bound; it is input-bound. The share that shows it is 50.0%; that of"
+        " launch-bound is 20.0%."
+    )
+    figures = {"exposed_communication_share": 0.18}
+    case = msgspec.structs.replace(CASE, cause="communication-bound")
+    sentence = grade_case(case, {**answers, "cause": "straggler"}, figures)[0].sentence
+    assert "straggler would show as one rank whose own work takes longer" in sentence
 
 
 def test_no_share_of_a_busy_device_is_what_a_fix_gains():
@@ -159,13 +184,14 @@ def test_a_healthy_program_has_no_line_and_no_gain():
     assert all(right.values())
 
 
-def test_a_report_that_drops_a_late_ranks_work_says_so_beside_a_fix_that_spreads_it():
-    shards = Switch("shards", "straggler", "Shard evenly.", 1.61, [50])
-    case = Case("c", "C", 3, "", "", "straggler", 10.0, {}, [shards])
-    answers = {"cause": "straggler", "evidence": 0.39, "line": 50, "gain": 1.64}
-    figures = {"exposed_communication_share": 0.39, "largest_gain_ratio": 2.35}
-    sentence = grade_case(case, answers, figures)[-1].sentence
-    assert "The report's 2.35x would need what the late rank does for longer to go" in sentence
+def test_the_average_wait_of_all_ranks_is_not_what_a_stragglers_fix_gains():
+    """Of two ranks one waits for 36%: what it waits for may go (1.56x), or be spread (1.22x)."""
+    preview = Switch("preview", "straggler", "Compute it seldom.", 1.56, [50])
+    case = Case("c", "C", 3, "", "", "straggler", 10.0, {}, [preview])
+    answers = {"cause": "straggler", "evidence": 0.18, "line": 50, "gain": 1.22}
+    result = grade_case(case, answers, {"exposed_communication_share": 0.18})[-1]
+    assert not result.holds
+    assert result.sentence.endswith("with the fix it ran 1.56x as fast. 1.30x to 1.87x counts.")
 
 
 def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
@@ -175,18 +201,6 @@ def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
     results = {each.id: each for each in grade_case(case, answers, {"memory_growth_share": 0.45})}
     assert [id_ for id_, each in results.items() if not each.holds] == ["gain"]
     assert "its peak of memory was 2.00x as high as without it" in results["gain"].sentence
-
-
-@pytest.mark.parametrize(("reported", "named"), [(4.21, True), (4.31, False), (3.99, False)])
-def test_a_gain_that_the_report_works_out_stands_beside_the_measured_ones(reported, named):
-    """As a learner who has just read the report compares them."""
-    loader = Switch("loader", "input-bound", "Load ahead.", 4.0, [54])
-    case = Case("c", "C", 2, "", "", "input-bound", 10.0, {}, [loader], entire=4.3)
-    answers = {"cause": "input-bound", "evidence": 0.5, "line": 54, "gain": 4.0}
-    figures = {"idle_input_share": 0.5, "largest_gain_ratio": reported}
-    (gain,) = (each for each in grade_case(case, answers, figures) if each.id == "gain")
-    quoted = f"The report's {reported:.2f}x is worked out from the capture alone" in gain.sentence
-    assert quoted is named
 
 
 @pytest.mark.parametrize(
@@ -212,14 +226,13 @@ def test_every_cause_has_figures_that_captures_show(cause: str):
     assert 0 <= evidence_of(cause, SHOWN) <= 1
 
 
-def past(called: str, cause: str, factor: float = 1.0, *, late: bool = False) -> PastCase:
-    return PastCase(called, cause, 2.0 * factor, 2.0, late)
+def past(called: str, cause: str, factor: float = 1.0) -> PastCase:
+    return PastCase(called, cause, 2.0 * factor, 2.0)
 
 
-def test_a_streak_ends_with_a_wrong_or_late_answer():
+def test_a_streak_ends_with_a_wrong_answer():
     right = past("input-bound", "input-bound")
     assert streak([past("healthy", "input-bound"), right, right]) == 2
-    assert streak([right, past("input-bound", "input-bound", late=True)]) == 0
 
 
 def test_a_cause_named_too_often_is_a_habit():
@@ -246,7 +259,7 @@ def test_a_grade_says_how_its_figure_is_made_up_and_what_would_have_counted():
     sentences = {each.id: each.sentence for each in grade_case(case, answers, figures)}
     assert "shows 53.2% (idle: Python 40.0% + idle: files 13.2%)" in sentences["evidence"]
     assert sentences["evidence"].endswith("Within 4.0 points counts.")
-    assert "Too high or too low by up to a factor of 1.2 counts." in sentences["gain"]
+    assert sentences["gain"].endswith("1.78x to 2.56x counts.")
     alone = grade_case(case, {**answers, "cause": "launch-bound"}, figures)[1].sentence
     assert "the capture shows 1.1%. Within" in alone
 

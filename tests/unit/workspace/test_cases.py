@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.course.cases import answer_case
+from bottleneck_lab.course.cases import answer_case, standing
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import PastCase
 from bottleneck_lab.workspace import cases
@@ -97,6 +97,17 @@ def test_a_set_of_a_file_that_is_not_there_is_refused(folder: Path):
 def test_a_set_of_an_impossible_size_is_refused(folder: Path, name: str):
     with pytest.raises(UsageError, match="not a set"):
         draw(folder, set_name=name)
+
+
+def test_a_late_answer_counts_nowhere(folder: Path):
+    right = dict.fromkeys(("cause", "evidence", "line", "gain"), True)
+    for late in (False, True):
+        cases.draw(folder, random.Random(1))
+        wrong = {**right, "gain": late}
+        cases.answer({}, wrong, PastCase("healthy", "healthy", 1.0, 1.0, late=late))
+    now = standing()
+    assert (now.answered, now.named, now.points, now.streak) == (1, 1, 3, 1)
+    assert now.misses == {"question": {"gain": (1, 1)}, "level": {"level 1": (1, 4)}, "cause": {}}
 
 
 def test_a_case_put_away_leaves_no_open_one_and_stays_hidden(folder: Path):

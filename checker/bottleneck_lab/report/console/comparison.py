@@ -40,7 +40,7 @@ _STYLES = {
     "cannot tell": "yellow",
     "new": "",
     "differs": "",
-    "fixed": "",
+    "charge": "",
     "waits": "",
 }
 

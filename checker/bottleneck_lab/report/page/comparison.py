@@ -33,7 +33,7 @@ _STYLES = {
     "cannot tell": "INCONCLUSIVE",
     "new": "soft",
     "differs": "soft",
-    "fixed": "soft",
+    "charge": "soft",
     "waits": "soft",
 }
 
