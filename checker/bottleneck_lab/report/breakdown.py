@@ -41,6 +41,8 @@ _FAR_FROM_SHARE = 1.05
 """A gain further than this from Amdahl's, by the share alone, is explained."""
 _LOST = 0.1
 """A part that is not work and below this share (0-1) is none to look at first."""
+_ROUNDS_TO_NOTHING = 0.0005
+"""A part below this share (0-1) gets no row: its figure would be 0.0%."""
 _BUSY = 0.5
 """Below this busy share (0-1) of the devices, lines are listed by the host's time."""
 
@@ -89,7 +91,11 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
         if not use.gap_causes:
             times[_PLAIN_IDLE_ON_CPU if use.is_cpu else _PLAIN_IDLE] += use.idle_ns
     wall = sum(use.wall_ns for use in devices) or 1
-    return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns >= wall / 2000]
+    return [
+        Part(*kind, ns, ns / wall)
+        for kind, ns in times.most_common()
+        if ns >= _ROUNDS_TO_NOTHING * wall
+    ]
 
 
 def step_parts(summary: Summary, times: Sequence[DeviceTime]) -> list[list[Part]]:
@@ -282,13 +288,13 @@ def mean_host_step_ns(summary: Summary) -> float:
 
 def range_times(summary: Summary) -> list[tuple[str, float, int]]:
     """Return (name, share of the host's range of a step, its mean time in one, ns) of the ranges
-    marked in it, longest first.
+    marked in it, longest first, without those that would round to nothing.
     """
     host_ns = mean_host_step_ns(summary)
     return [
         (name, share, round(share * host_ns))
         for name, share in summary.range_shares.items()
-        if share > 0
+        if share >= _ROUNDS_TO_NOTHING
     ]
 
 

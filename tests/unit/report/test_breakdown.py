@@ -84,7 +84,9 @@ def test_ranges_are_shares_of_the_hosts_step():
     change = msgspec.structs.replace
     summary = summarise(made_up_capture.capture())
     step = change(summary.steps[0], duration_ns=4_000_000, cost_ns=40_000_000)
-    ahead = change(summary, steps=[step], step_mean_ns=40_000_000, range_shares={"data": 0.25})
+    ahead = change(
+        summary, steps=[step], step_mean_ns=40_000_000, range_shares={"data": 0.25, "tiny": 0.0004}
+    )
     assert range_times(ahead) == [("data", 0.25, 1_000_000)]
     assert "4.00 ms on average" in describe_ranges(ahead)
     alike = change(ahead, steps=[change(step, duration_ns=40_000_000)])

@@ -82,7 +82,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     else:
         print_findings(sheet, summary)
     lists = {
-        "the ranges of a step": any(share > 0 for share in summary.range_shares.values()),
+        "the ranges of a step": bool(range_times(summary)),
         "copies": summary.copies,
         "kernels": summary.kernels,
         "the longest gaps": numbered_gaps(summary.devices),
