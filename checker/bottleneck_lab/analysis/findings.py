@@ -284,8 +284,9 @@ FINDINGS: tuple[FindingKind, ...] = (
         "dominant-operator",
         "One operator takes most of the time",
         "memory-bound",
-        "Make it cheaper (lower precision, channels_last, a fused or compiled form), call it less"
-        " often, or on smaller tensors.",
+        "Other than matrix products, operators mostly wait for memory: move fewer bytes (lower"
+        " precision, channels_last, a fused or compiled form), call it less often, or on smaller"
+        " tensors.",
         "on the CPU, one operator other than matrix work takes ≥ 40%",
         work.dominant_operator,
         rests_on=("kernels",),

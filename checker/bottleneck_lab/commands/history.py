@@ -17,6 +17,7 @@ from bottleneck_lab.grading.calibration import (
     describe_calibration,
     describe_factor,
 )
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import (
     asks_for_cause,
@@ -206,9 +207,10 @@ def _when(at: str) -> str:
 def _checks(attempts: list[Attempt]) -> list[_Line]:
     """Return a line for each check."""
     lines: list[_Line] = []
+    standing = ""
     main = main_criteria([attempt.verdict for attempt in attempts])
     for number, verdict in ((attempt.number, attempt.verdict) for attempt in attempts):
-        parts = [headline(verdict)]
+        parts = [headline(verdict), *_wrong_results(verdict)]
         for each in verdict.criteria:
             if each.id in main and each.value is not None:
                 label = criterion_label(verdict.lab, verdict.device, each.id)
@@ -217,18 +219,30 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
             measured = verdict.prediction.measured
             gain = f"measured {measured:.2f}x" if measured else describe_open_gain(verdict)
             parts.append(f"gain predicted {verdict.prediction.predicted:.2f}x, {gain}")
-        parts.append(
-            describe_standing(
-                verdict.diagnosis,
-                names_cause=asks_for_cause(verdict),
-                wrong=wrong_answers(verdict),
-            )
+        before = standing
+        standing = describe_standing(
+            verdict.diagnosis,
+            names_cause=asks_for_cause(verdict),
+            wrong=wrong_answers(verdict),
         )
+        if standing != before:
+            parts.append(standing)
         start = f"{number:>3}  {_when(verdict.started_at)}  "
         text = f"{start}check: {verdict.outcome}, {'; '.join(filter(None, parts))}"
         style = OUTCOME_STYLES[verdict.outcome]
         lines.append((verdict.started_at, text, len(start.lstrip()), style))
     return lines
+
+
+def _wrong_results(verdict: Verdict) -> list[str]:
+    """Return what was wrong with each result that is right or wrong: its sentence goes on after the
+    criterion's own text.
+    """
+    return [
+        each.sentence.partition(". ")[2].rstrip(".")
+        for each in verdict.criteria
+        if each.kind == "correctness" and each.holds is False and each.value is None
+    ]
 
 
 def _diagnoses(workspace: Workspace, record: Record) -> list[tuple[str, str]]:

@@ -62,8 +62,8 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
     say(f"\nThe cause is {graded.cause}. {origin}, {effect}.")
     say_next("lab report --sibling")
     say(
-        "It now shows causes and findings. Pauses between queued kernels stay without the cause, so"
-        " its gains may differ. `lab diagnose --sibling --another` draws another program."
+        "It now shows causes and findings. Pauses around the cause stay without it, so its gains"
+        " may differ. `lab diagnose --sibling --another` draws another program."
     )
 
 

@@ -736,6 +736,9 @@ def headline(verdict: Verdict) -> str:
     ]
     if missed and verdict.reason == REASONS["mechanism"]:
         return f"a limit is missed: {', '.join(missed)}"
+    lab = recorded_lab(verdict.lab)
+    if verdict.reason == REASONS["correctness"] and lab and lab.spec.measure == "operator_profile":
+        return "the capture is not as asked"  # the task has no output but that
     unreached = any(
         each.kind == "correctness" and unmeasured_because(each) for each in verdict.criteria
     )

@@ -15,7 +15,8 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import history
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction
+from bottleneck_lab.grading.criteria import grade_check
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
 from bottleneck_lab.workspace import commitments, hints
 from bottleneck_lab.workspace.cases import DrawnCase
 from bottleneck_lab.workspace.commitments import commit, note_solution_taken
@@ -141,3 +142,25 @@ def test_every_check_shows_the_same_figures(tmp_path, monkeypatch):
     shown = " ".join(run().output.split())
     assert shown.count("regressions caught 50%") == 2
     assert shown.count("false alarms") == 2
+
+
+def test_what_was_wrong_is_said_and_the_same_standing_only_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "lab", "cpu")
+    monkeypatch.chdir(workspace.root)
+    spec = workspace.lab.spec.devices["cpu"].criteria[0]
+    verdict = msgspec.structs.replace(
+        made_up.slow(),
+        lab="resnet-top-ops",
+        device="cpu",
+        reason="wrong output",
+        criteria=[grade_check(spec, "The capture has no shapes", 1)],
+        prediction=None,
+        diagnosis=Standing(False, corrections=1),
+    )
+    attempts = [SimpleNamespace(number=number, verdict=verdict) for number in (1, 2)]
+    monkeypatch.setattr(history, "load_attempts", lambda _: attempts)
+    shown = " ".join(run().output.split())
+    assert shown.count("FAIL, the capture is not as asked; The capture has no shapes") == 2
+    assert "wrong output" not in shown
+    assert shown.count("corrected once") == 1
