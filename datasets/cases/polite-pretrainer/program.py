@@ -50,12 +50,13 @@ def main(accumulate=2):
     with profile(schedule=schedule(wait=1, warmup=1, active=3)) as prof:
         for step in range(100_000):
             tokens = books[torch.randint(64, (24,), device=device)]
+            more = books[torch.randint(64, (24,), device=device)]
             with model.no_sync():
                 scores = model(tokens[:, :-1])
                 loss = F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
                 (loss / accumulate).backward()
-            scores = model(tokens[:, :-1])
-            loss = F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+            scores = model(more[:, :-1])
+            loss = F.cross_entropy(scores.flatten(0, 1), more[:, 1:].flatten())
             (loss / accumulate).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -111,6 +111,21 @@ def test_a_recording_comes_out_the_same_again():
     assert dict(traces(runs)) == {path.name: path.read_bytes() for path in folder.glob("*.json.gz")}
 
 
+def test_no_two_batches_of_a_healthy_step_are_the_same():
+    """Or half of its arithmetic would be needless."""
+    program = (CASES / "polite-pretrainer" / "program.py").read_text()
+    assert "model(tokens[" in program
+    assert "model(more[" in program
+
+
+def test_a_network_that_only_answers_has_no_kernel_of_training():
+    names = set()
+    for trace in LIBRARY["roof-tiles"].traces:
+        names |= set(load(CASES / "roof-tiles" / trace).strings)
+    assert any("batch_norm_transform_input" in name for name in names)
+    assert not any("bn_fw_tr" in name for name in names)
+
+
 def test_foreach_operators_take_the_kernels_that_they_took_on_an_a100(torch):
     from scripts.cases.multi_tensor import launches
 
