@@ -25,6 +25,7 @@ from scripts.cases.record import cost, elapsed_ms, lines_of, load_spec, run
 from bottleneck_lab import load, merge_ranks
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.cases import CAUSES, Case, Switch
+from bottleneck_lab.report.words import describe_gain
 from bottleneck_lab.workspace.cases import PROGRAM, Library
 from bottleneck_lab.workspace.folder import to_json
 
@@ -142,7 +143,7 @@ def show(case: Case) -> None:
     for finding in summary.findings:
         print(
             f"  report: {finding.id} ({finding.cause}) {finding.share_of_wall:.0%},"
-            f" {'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
+            f" {describe_gain(finding)}"
         )
 
 

@@ -112,14 +112,13 @@ def grade_sibling(
             origin = "by Amdahl's law from its share of the capture"
         elif spec.gain:
             origin = "measured without the cause"
+        reported = summary.findings[0].expected_gain_ratio if summary.findings else 0.0
         given = f"gain: {gain.value:.2f}x"
         sentence = f"{given}, within a quarter of the {nearest:.2f}x {origin}."
         if abs(predicted / nearest - 1) < EXACT:
             sentence = f"{given} is right, {origin}."
-        elif summary.findings and spec.cause != MEMORY_GROWTH:
-            sentence += reported_beside(
-                spec.cause, summary.findings[0].expected_gain_ratio, truth, nearest
-            )
+        elif reported and spec.cause != MEMORY_GROWTH:
+            sentence += reported_beside(spec.cause, reported, truth, nearest)
         gain = msgspec.structs.replace(gain, sentence=sentence)
     return [cause, gain]
 

@@ -466,12 +466,20 @@ def describe_removal(
     return f"{sentence} That is {size} than the other parts' {rest}: {reason}."
 
 
+NO_GAIN = (
+    "No gain is given: a recording doesn't tell how much of that time is the calls, and how much is"
+    " work that stays in fewer, larger ones. Time a small part both ways."
+)
+
+
 def describe_finding_gain(summary: Summary, finding: Finding) -> str:
     """State the division that a finding's gain comes from, per step where steps are marked; empty
     for a finding that costs no time.
     """
     if finding.share_of_wall <= 0:
         return ""
+    if not finding.expected_gain_ratio:
+        return NO_GAIN
     devices = max(len(summary.devices), 1)
     whole_ns, of = sum(use.working_ns for use in summary.devices) / devices, ""
     steps = sum(step.rank == summary.steps[0].rank for step in summary.steps)

@@ -560,6 +560,8 @@ def describe_gain(finding: Finding) -> str:
     """
     if finding.share_of_wall <= 0:
         return "memory, not time"
+    if not finding.expected_gain_ratio:
+        return f"{format_share(finding.share_of_wall)} of the time"
     bound = describe_bound(finding)
     if finding.shared_gain_ratio:
         return f"{bound}, or {finding.shared_gain_ratio:.2f}x with the same work"

@@ -80,7 +80,7 @@ def test_a_loop_of_small_operators_is_found_by_its_line_with_its_backward(summar
     assert "train.py(7): loop calls 200 operators per step" in finding.evidence
     share = (400 * 30_000 + 400 * 14_000) / found.wall_ns
     assert finding.share_of_wall == pytest.approx(share)
-    assert finding.expected_gain_ratio == pytest.approx(1 / (1 - share))
+    assert finding.expected_gain_ratio == 0, "what stays of it in fewer calls is not recorded"
     assert not finding.at_most
 
 

@@ -5,6 +5,7 @@ built, by stepping them again without what slows them.
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.wording import list_numbers
 
 from .test_report_variants import job_of, joined, summary_of, write
@@ -149,3 +150,28 @@ def test_what_saves_most_comes_first(make, tmp_path):
 def test_numbers_in_a_row_are_a_range():
     assert list_numbers([0, 2, 3, 4, 5, 7, 8]) == "0, 2-5, 7, 8"
     assert list_numbers([0, 1]) == "0, 1"
+
+
+def test_small_operators_on_a_cpu_have_a_share_of_the_time_and_no_gain(make, tmp_path):
+    """A growing `torch.cat` copies all that it has in every call, which a fix leaves out, and a
+    loop over cells computes what one operator would: no recording tells them apart.
+    """
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(300):
+            start = run.host
+            run.python(8.0)
+            run.add("cpu_op", "aten::cat", start, 8.0)
+            run.python(1.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(tmp_path, run)
+    (only,) = summary.findings
+    assert only.id == "python-overhead"
+    assert only.expected_gain_ratio == 0
+    assert "aten::cat" in only.evidence
+    assert "overhead" not in only.evidence
+    text = text_of(summary)
+    assert "No gain is given" in text
+    assert "Many small operators take the time (100% of the time)" in text
+    assert "largest_gain_ratio" not in figures_of(summary)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from bottleneck_lab.analysis.causes import CAUSE_OF, OUTSIDE, Cause
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.wording import counted, list_numbers
 
@@ -303,11 +304,11 @@ def _slow_host(seen: Evidence, share: float) -> Detection | None:
     return Detection(evidence, seen.removable_share(late), advice=SLOW_HOST, where=where)
 
 
-def _overhead(seen: Evidence) -> tuple[float, float, int]:
-    """Return (share of Python between operators, share of small operators' calls, their number)."""
+def _overhead(seen: Evidence) -> tuple[float, float, list[OperatorRow]]:
+    """Return (share of Python between operators, share of small operators' calls, these rows)."""
     small = [row for row in seen.operators if row.self_ns < SMALL_NS * row.calls]
     calling = sum(row.self_ns for row in small) / seen.time_ns
-    return seen.idle_share("launch"), calling, sum(row.calls for row in small)
+    return seen.idle_share("launch"), calling, small
 
 
 def python_overhead(seen: Evidence) -> list[Detection]:
@@ -316,16 +317,19 @@ def python_overhead(seen: Evidence) -> list[Detection]:
     """
     if not seen.on_cpu:
         return []
-    between, calling, calls = _overhead(seen)
+    between, calling, small = _overhead(seen)
     if between < IDLE_SHARE and calling < SMALL_SHARE:
         return []
-    # The line's whole time is no gain: what its operators compute remains.
-    _, where = repeated_calls(seen)
     evidence = (
         f"For {between:.0%} of the time no operator ran: Python was between one and the next."
-        f" Another {calling:.0%} went to {calls} calls of operators that take under"
-        f" {SMALL_NS / 1e3:.0f} µs each, mostly call overhead."
     )
+    if small:
+        calls, largest = sum(row.calls for row in small), max(small, key=lambda row: row.self_ns)
+        evidence += (
+            f" Another {calling:.0%} went to {calls} calls of operators that take under"
+            f" {SMALL_NS / 1e3:.0f} µs each, most of all to {largest.name}."
+        )
+    _, where = repeated_calls(seen)
     advice = ""
     if not seen.lines:
         advice = f"{FASTER_OPERATORS} Record with --stack to see the line."

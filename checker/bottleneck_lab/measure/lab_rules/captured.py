@@ -38,14 +38,14 @@ def _taught(lab: Lab, summary: Summary) -> Iterator[str]:
     costliest = summary.findings[0] if summary.findings else None
     shown = "none at all"
     if costliest:
-        shown = f"`{costliest.id}` ({costliest.expected_gain_ratio:.2f}x)"
+        shown = f"`{costliest.id}` ({costliest.bound_ratio:.2f}x)"
     if lab.spec.taught and (costliest is None or costliest.id != lab.spec.taught):
         yield (
             f"{at(lab, 'taught')}: the costliest finding of the capture is {shown}, not"
             f" `{lab.spec.taught}`."
         )
     # A lab whose kind asks the questions itself teaches no finding of a capture.
-    missing = costliest is not None and costliest.expected_gain_ratio > COSTLY
+    missing = costliest is not None and costliest.bound_ratio > COSTLY
     if not lab.spec.taught and missing and not asked_by_kind(lab):
         yield (
             f"{at(lab)}: the costliest finding of the capture is {shown}, and `taught` names none."

@@ -122,7 +122,7 @@ def _figures(summary: Summary) -> Markup:
         shown[states[1]] = words.format_share(idle)
     if summary.steps:
         shown["mean step"] = words.format_duration(summary.step_mean_ns)
-    if summary.findings and summary.findings[0].share_of_wall > 0:
+    if summary.findings and summary.findings[0].expected_gain_ratio > 0:
         first = summary.findings[0]
         label = "as fast, without the first finding's time, with the same work"
         if first.shared_gain_ratio:
