@@ -186,6 +186,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """Both are of a lab about memory, which comes first there."""
     check_ceiling: float | None = None
     """The largest gain that a check of the lab can measure, where it has such a limit."""
+    cpu_only: bool = False
+    """No capture has an accelerator: the CPU is the device."""
     measures: bool = False
     """The program measures others: how long it takes is neither good nor bad."""
     calibrated_ns: tuple[float, float] | None = None
@@ -365,6 +367,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         steps=(old[0].figures.steps, new[0].figures.steps),
         few=few,
         emulated=any(o.summary.emulated for o in (*old, *new)),
+        cpu_only=all(o.summary.cpu_only for o in (*old, *new)),
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
         reasons=_reasons(old, new),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),

@@ -31,6 +31,9 @@ GROUPS = {
     "sync": "Waits of the host for the device",
 }
 
+_ON_CPU = {"device": "What the CPU did", "gap": "When no operator ran"}
+"""Titles where the CPU is the device: it is not idle then."""
+
 _LABELS = {
     ("step", "time"): "whole step",
     ("step", "image"): "each image",
@@ -298,7 +301,7 @@ def describe_waits(comparison: Comparison) -> str:
 
 def title_group(comparison: Comparison, group: str) -> str:
     """Return the title of a group of changes: of operators, also which time is meant."""
-    title = GROUPS[group]
+    title = _ON_CPU.get(group, GROUPS[group]) if comparison.cpu_only else GROUPS[group]
     if group != "operator":
         return title
     if any(change.group in ("kernel", "copy") for change in comparison.changes):
@@ -313,10 +316,17 @@ def format_interval(low: float | None, high: float | None) -> str:
     return ""
 
 
-def label_change(change: FigureChange, kernels: Mapping[str, str]) -> str:
-    """Name what changed, in a reader's words; `kernels` are the short names of kernels."""
+def label_change(
+    change: FigureChange, kernels: Mapping[str, str], *, cpu_only: bool = False
+) -> str:
+    """Name what changed, in a reader's words; `kernels` are the short names of kernels. `cpu_only`:
+    the CPU is the device.
+    """
     if change.group == "gap":
-        return CAUSE_OF[change.what].label
+        cause = CAUSE_OF[change.what]
+        return cause.cpu_label or cause.label if cpu_only else cause.label
+    if cpu_only and (change.group, change.what) == ("device", "compute"):
+        return "running operators"
     name = _LABELS.get((change.group, change.what)) or kernels.get(change.what, change.what)
     if not change.was:
         return name

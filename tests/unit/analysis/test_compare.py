@@ -31,6 +31,7 @@ from bottleneck_lab.report.comparison_words import (
     judge_change,
     label_change,
     shown_changes,
+    title_group,
 )
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.trace.names import CALIBRATED, LINES_OF, MODELLED_HOST
@@ -61,6 +62,22 @@ def timelines(make, tmp_path):
 
 def outcomes(comparison):
     return {(change.group, change.what): change for change in comparison.changes}
+
+
+def test_on_a_cpu_changes_have_the_words_of_its_report(tmp_path):
+    sides = []
+    for name, us in (("old", 800), ("new", 600)):
+        row = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "dur": us}
+        events = [{**row, "ts": 1000 * n} for n in range(20)]
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"traceEvents": events}))
+        sides.append(observe(load(file)))
+    comparison = compare(*sides)
+    assert comparison.cpu_only
+    assert title_group(comparison, "gap") == "When no operator ran"
+    shown = {(c.group, c.what): label_change(c, {}, cpu_only=True) for c in comparison.changes}
+    assert shown["device", "compute"] == "running operators"
+    assert shown["gap", "launch"] == "between operators"
 
 
 def test_a_fix_is_seen_with_what_it_removed(timeline_of):

@@ -4,12 +4,12 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.compare import Comparison, FigureChange
+from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     FINDINGS,
@@ -85,7 +85,7 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         often = describe_waits(comparison) if group == "sync" else ""
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
-        _print_changes(sheet, changes, kernels, describe_others(comparison, group))
+        _print_changes(sheet, comparison, group, kernels)
         if fixed and any(change.fixed for change in changes):
             sheet.line(fixed, indent=1, style="dim")
             fixed = ""  # said once
@@ -94,13 +94,11 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
 
 
 def _print_changes(
-    sheet: Sheet,
-    changes: Sequence[FigureChange],
-    kernels: Mapping[str, str],
-    others: tuple[str, str] | None,
+    sheet: Sheet, comparison: Comparison, group: str, kernels: Mapping[str, str]
 ) -> None:
-    """Print the changes of one group, a line each, and what the `others` come to."""
-    for change in changes:
+    """Print the changes of one group, a line each, and what the others come to."""
+    others = describe_others(comparison, group)
+    for change in shown_changes(comparison, group):
         # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`; a name that is longer than the rest of
         # the line, such as that of an edited line, stands below, whole.
         before, after = format_change_time(change.before), format_change_time(change.after)
@@ -110,7 +108,9 @@ def _print_changes(
         room = sheet.width - len(figures) - 13
         word = judge_change(change)
         outcome = (f" {word:12}", _STYLES[word])
-        label = " ".join(sheet.safe(label_change(change, kernels)).split())
+        label = " ".join(
+            sheet.safe(label_change(change, kernels, cpu_only=comparison.cpu_only)).split()
+        )
         if len(label) <= room:
             sheet.write(Text.assemble(outcome, figures, label))
         else:

@@ -58,7 +58,7 @@ def comparison_section(comparison: Comparison) -> Section:
             outcome = tag("b", word, class_=_STYLES[word])
             rows.append(
                 [
-                    label_change(change, kernels),
+                    label_change(change, kernels, cpu_only=comparison.cpu_only),
                     format_change_time(change.before),
                     format_change_time(change.after),
                     format_ratio(change),
