@@ -226,6 +226,8 @@ def _go_on(subject: Subject) -> None:
         say_next_step(workspace, load_attempts(workspace), load_record(workspace))
     elif subject.blind:
         say_next(subject.commit_with)
+    elif subject.name:
+        say_next("lab case")
 
 
 def _choose_subject(

@@ -49,7 +49,8 @@ class Subject:
 
     `blind`: causes are the reader's to find, and are not shown until `commit_with` was run;
     `remedies_later`: nor is what helps against them before the first check. `noted_as` is the name
-    under which a workspace notes that the report was looked at; empty where none does.
+    under which a workspace notes that the report was looked at; empty where none does. `name` is
+    that of a capture which ships with the package.
     """
 
     traces: list[Path]
@@ -60,6 +61,7 @@ class Subject:
     remedies_later: bool = False
     commit_with: str = "lab diagnose"
     noted_as: str = ""
+    name: str = ""
 
     @property
     def title(self) -> str:
@@ -68,7 +70,7 @@ class Subject:
             return self.workspace.lab.spec.title
         if self.case:
             return find_case(self.case.name).title
-        return (self.folder or self.traces[0]).name
+        return self.name or (self.folder or self.traces[0]).name
 
     def analysed(self) -> Analysis:
         """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
@@ -154,7 +156,8 @@ def find_subject(name: str | None) -> Subject:
 
 def example_subject() -> Subject:
     """Return the real GPU capture that ships with the package, so that everybody has one."""
-    return Subject([content_root() / "datasets" / "captures" / "h200" / "training.json.gz"])
+    trace = content_root() / "datasets" / "captures" / "h200" / "training.json.gz"
+    return Subject([trace], name="Three steps of a training on an H200")
 
 
 def recorded_subject(workspace: Workspace, tool: str) -> Subject:

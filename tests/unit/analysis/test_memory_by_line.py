@@ -4,6 +4,7 @@ profile_memory.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.work import growing_memory, outgrows
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.host.nesting import innermost_at
-from bottleneck_lab.analysis.memory.growth import MemoryUse, growth_a_step
+from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory, growth_a_step
 from bottleneck_lab.analysis.memory.holders import Holder
 from bottleneck_lab.analysis.statistics import largest_fall
+from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
     describe_growth,
@@ -29,8 +31,9 @@ from bottleneck_lab.report.memory_words import (
 )
 from bottleneck_lab.trace.merging import merge_ranks
 from bottleneck_lab.trace.names import LINES_OF
-from bottleneck_lab.trace.timeline import HostTable, make_table
+from bottleneck_lab.trace.timeline import HostTable, make_table, take
 
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 STEPS, SIDE = 8, 64
 KEPT_BYTES = SIDE * SIDE * 4
 KEPT = 1 << 20
@@ -324,3 +327,14 @@ def test_the_row_open_at_a_moment_is_the_innermost_one_of_its_thread() -> None:
         for row in innermost_at(table, moments, threads)
     ]
     assert names == [(10, 1), (0, 1), (30, 1), (0, 1), None, None, None]
+
+
+def test_memory_is_drawn_over_the_time_that_the_report_is_about():
+    """Its records may end long before the device does."""
+    timeline = load(CAPTURES / "synthetic-growth.json.gz")
+    window = find_window(timeline)
+    early = timeline.memory.start < window.start + window.length // 4
+    memory = take(timeline.memory, early)
+    (use, *_) = find_memory(dataclasses.replace(timeline, memory=memory))
+    quarter = len(use.levels_bytes) // 4
+    assert set(use.levels_bytes[quarter + 1 :]) == {use.last_bytes}

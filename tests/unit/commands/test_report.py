@@ -89,10 +89,13 @@ def test_the_example_is_a_real_gpu_capture_and_needs_no_workspace(tmp_path, monk
     shown = CliRunner().invoke(app, ["report", "--example"])
     assert shown.exit_code == 0, shown.output
     assert "NVIDIA H200" in shown.output
+    assert "Next: lab case" in shown.output
     figures = CliRunner().invoke(app, ["report", "--example", "--json"])
     summary = json.loads(figures.output)["summary"]
     assert summary["findings"][0]["id"] == "launch-bound"
     assert len(list(tmp_path.iterdir())) == 0
+    CliRunner().invoke(app, ["report", "--example", "--html", "page.html"])
+    assert "<h1>Three steps of a training on an H200</h1>" in Path("page.html").read_text()
 
 
 def test_the_example_is_small_and_names_no_folder_of_the_machine():

@@ -644,7 +644,15 @@ class TestNextStep:
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)
         commit(workspace, answers, "0001-torch")
-        assert self.next(workspace) == "lab report --html", "nothing has been changed yet"
+        step = next_step.next_here(
+            workspace,
+            load_attempts(workspace),
+            load_record(workspace),
+            catalog.load_labs(),
+            progress.load_progress(),
+        )
+        assert step.command == "lab report --html", "nothing has been changed yet"
+        assert "measured" not in step.why, "a check comes before the tool's answers"
         note_report(workspace, "0001-torch")
         assert self.next(workspace) == "edit work.py", "the report was looked at"
         (workspace.root / "work.py").write_text("raise SystemExit")

@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.host.lines import LINE, code_at, without_folders
 from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall
-from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.kineto.memory import NamedMemory
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
@@ -88,7 +88,10 @@ def _use(
     at = np.searchsorted(rows.start, ends, side="right") - 1
     levels = level[at[at >= 0]]
     # The highest level in each stretch; one without records keeps the level before it.
-    edges = np.linspace(int(rows.start[0]), int(rows.start[-1]) + 1, STRETCHES + 1)
+    # All of the window is drawn, as its busy time is: records may end long before it does.
+    window = find_window(timeline, rank)
+    first, last = int(rows.start[0]), int(rows.start[-1]) + 1
+    edges = np.linspace(min(first, window.start), max(last, window.end), STRETCHES + 1)
     positions = np.searchsorted(rows.start, edges)
     highest = [
         int(level[max(low - 1, 0) : max(high, 1)].max())
