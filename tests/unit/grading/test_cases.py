@@ -21,6 +21,7 @@ from bottleneck_lab.grading.cases import (
     weakness,
 )
 from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
+from bottleneck_lab.grading.siblings import QUESTIONS as SIBLING_QUESTIONS
 
 SWITCHES = [
     Switch("workers", "input-bound", "Load in workers.", 2.0, [30, 31]),
@@ -278,3 +279,10 @@ def test_the_question_that_is_mostly_wrong_is_named_once_there_are_enough_cases(
     assert weakness([both, both, right]) == [
         "You are most often wrong on cause and gain: in 2 of 3 cases each."
     ]
+
+
+def test_a_question_about_memory_names_the_cause_that_it_is_for():
+    """The choices have two causes of memory: one of traffic, one of size."""
+    for question in (*QUESTIONS, *SIBLING_QUESTIONS):
+        if "peak" in question.ask and question.type == "ratio":
+            assert f"If the cause is {MEMORY_GROWTH}:" in question.ask
