@@ -27,8 +27,8 @@ from bottleneck_lab.commands import check as check_command
 from bottleneck_lab.commands import profile, run, start
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.grading.conclusion import ADVICE, WHEN_QUIET
-from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.grading.conclusion import ADVICE
+from bottleneck_lab.grading.verdict import WHEN_QUIET, Outcome, Verdict
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +93,7 @@ class Learner:
             made.parent.mkdir(parents=True)
             made.write_text('{"complete": true}')
         monkeypatch.setattr(start, "make", lambda _name: None)
+        monkeypatch.setattr(run, "describe_others", lambda _: "")
         monkeypatch.setattr(run, "_scale", lambda *_: None)
         monkeypatch.setattr(run, "run_workload", lambda _, on_line: on_line("285.0") or 0)
         load_labs.cache_clear()
