@@ -255,7 +255,7 @@ def _show_standing(set_name: str, *, json: bool) -> None:
     _show_streak(now)
     say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")
     for kind, misses in now.misses.items():
-        rows = [f"{name} {wrong} of {total}" for name, (wrong, total) in misses.items()]
+        rows = [f"{name} ({wrong} of {total})" for name, (wrong, total) in misses.items()]
         if rows:
             say(f"Wrong by {kind}: {', '.join(rows)}.", hang=2)
     for sentence in now.habits:

@@ -343,15 +343,15 @@ def _name_lines(numbers: Sequence[int]) -> str:
 
 
 def _contrary(called: str, cause: str, figures: Mapping[str, float]) -> str:
-    """Return what in a capture speaks against a wrong cause, as a sentence; empty of the right one,
-    and of a program that was called healthy.
+    """Return what in a capture speaks for the cause and against a wrong one, as a sentence; empty
+    of the right one.
     """
     if called == cause:
         return ""
     less, more = evidence_of(called, figures), evidence_of(cause, figures)
     if less < more:
         return f" The share that shows it is {more:.1%}; that of {called} is {less:.1%}."
-    return f" {called} would show as {SIGNS_OF[called]}." if called in SIGNS_OF else ""
+    return f" The capture shows {SIGNS_OF[cause]}." if cause in SIGNS_OF else ""
 
 
 def _grade_gain(

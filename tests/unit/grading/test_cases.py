@@ -158,9 +158,9 @@ def test_a_wrong_cause_comes_with_what_speaks_against_it():
         " launch-bound is 20.0%."
     )
     figures = {"exposed_communication_share": 0.18}
-    case = msgspec.structs.replace(CASE, cause="communication-bound")
-    sentence = grade_case(case, {**answers, "cause": "straggler"}, figures)[0].sentence
-    assert "straggler would show as one rank whose own work takes longer" in sentence
+    case = msgspec.structs.replace(CASE, cause="straggler")
+    sentence = grade_case(case, {**answers, "cause": "communication-bound"}, figures)[0].sentence
+    assert "The capture shows one rank whose own work takes longer" in sentence
 
 
 def test_no_share_of_a_busy_device_is_what_a_fix_gains():
