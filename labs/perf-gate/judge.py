@@ -189,6 +189,11 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
 
 def practice_line(trial: Trial) -> str:
     """Return the line that `lab run` prints for a practice trial."""
+    if not trial.answered:
+        return (
+            f"{trial.name:10} the gate used the machine for {trial.job.used_s:.0f} s, and had"
+            f" {trial.job.budget_s:.0f} s"
+        )
     whole = set(emulator().BENCHMARKS)
     named = "all six" if trial.answer == whole else ", ".join(sorted(trial.answer)) or "passes"
     true = "all six" if trial.slower == whole else ", ".join(sorted(trial.slower)) or "-"

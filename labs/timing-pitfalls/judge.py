@@ -35,6 +35,8 @@ WIDTH, HONEST = 3.92, 4.68
 """The width of an honest interval around a normal estimate, and its score on average, in standard
 errors of the estimate.
 """
+SHOWN = 3
+"""So many of the intervals that miss are described."""
 CALLS, TIME = 40, 0.5
 """Where calls hardly vary, that many are enough; otherwise, those that fit into this share of the
 machine time.
@@ -165,6 +167,11 @@ class Trial:
         return WIDTH / HONEST * self.honest_score
 
     @property
+    def relative_width(self) -> float:
+        """The width of the interval over an honest one's."""
+        return 2 * self.half_width / self.honest_width
+
+    @property
     def honest_calls(self) -> float:
         """As many calls as a benchmark can be expected to measure."""
         warm_s = self.function.compile_s + self.cost_s * sum(self.function.tuning)
@@ -203,17 +210,23 @@ PRACTICE = {
     "ragged": (0.5, False),
 }
 """The functions of `lab run`: jitter, and whether unused results are skipped."""
+TUNING = (3.0, 2.8, 2.9, 2.7, 2.8, 2.6, 2.7, 2.5, 2.6, 2.4)
+"""By how much their first calls are slower. Of the longest there is time for few calls: ten slow
+ones show there.
+"""
 
 
 def practice(settings: dict[str, Any]) -> Iterator[Trial]:
-    """Four functions, the same every time, measured by each colleague and by the learner."""
+    """Four functions, the same every time, measured by each colleague and by the learner. Their
+    inputs are as small as those of any hidden function: twenty of them are still in the cache.
+    """
     scale = scale_of(settings)
     launch_s = sum(scale.launch_s) / 2
     for seed, ((name, (jitter, lazy)), cost_s) in enumerate(
         zip(PRACTICE.items(), scale.practice_s, strict=True)
     ):
         function = emulator().Function(
-            cost_s, jitter, launch_s, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy
+            cost_s, jitter, launch_s, 0.04, TUNING, 2 << 20, 0.6, 0.12, lazy
         )
         for benchmark in ("notebook", "nightly", "paper", "benchmark"):
             rng, budget_s = np.random.default_rng(seed), settings["budget_s"][-1]
@@ -241,6 +254,8 @@ def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
 
 def practice_line(trial: Trial) -> str:
     """Return the line that `lab run` prints for a practice trial."""
+    if trial.late and trial.benchmark == "benchmark":
+        return _describe_late(trial, trial.benchmark)
     if not trial.answer:
         return ""
     interval = " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
@@ -255,9 +270,11 @@ def practice_summary(done: list[Trial], settings: dict[str, Any]) -> str:
     quiet = [trial for trial in own if not trial.noisy]
     close = sum(trial.error <= settings["within"] for trial in quiet)
     contained = sum(not trial.missed_by(settings["nearly"]) for trial in own)
+    widths = ", ".join(format_figure(trial.relative_width, "x") for trial in own)
     return (
-        f"benchmark: {contained} of {len(own)} intervals contain the true cost. Where calls vary by"
-        f" less than 10%, {close} of {len(quiet)} estimates are within"
+        f"benchmark: {contained} of {len(own)} intervals contain the true cost to within"
+        f" {format_figure(settings['nearly'], 'share')}; their widths are {widths} an honest"
+        f" one's. Where calls vary by less than 10%, {close} of {len(quiet)} estimates are within"
         f" {format_figure(settings['within'], 'share')} of it."
     )
 
@@ -293,8 +310,7 @@ def judge(
     }
     problem = None
     if late:
-        used_s, had_s = format_beside(late.device.used_s, late.device.budget_s)
-        problem = f"{late.name} used the machine for {used_s} s, and had {had_s} s."
+        problem = f"{_describe_late(late)}."
         # The trials ended early: too few functions for another criterion to hold.
         short = f" Counted up to {late.name}, with which the check ended."
         parts = {id_: (part[0] + short, *part[1:]) for id_, part in parts.items() if part[0]}
@@ -318,6 +334,13 @@ def _undisturbed(done: list[Trial]) -> list[Trial]:
 def _is_plain(trial: Trial) -> bool:
     """Return True if the benchmark is wrong whatever the machine does."""
     return trial.late or (bool(trial.answer) and not usable(trial))
+
+
+def _describe_late(trial: Trial, benchmark: str = "") -> str:
+    """Say how long a benchmark used the machine, and for how long it might."""
+    used_s, had_s = format_beside(trial.device.used_s, trial.device.budget_s)
+    name = f"{trial.name:8}{benchmark}" if benchmark else trial.name
+    return f"{name} used the machine for {used_s} s, and had {had_s} s"
 
 
 def _odd(trial: Trial) -> str:
@@ -372,7 +395,18 @@ def _missed(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, i
     # `share` itself may miss the limit by what floats round.
     if 1 - misses / len(noisy) >= settings["contain"]:
         return None, len(noisy), share
-    return f"{misses} of {len(noisy)} miss it.", len(noisy), share
+    furthest = sorted(noisy, key=lambda trial: -trial.missed_by(settings["nearly"]))
+    shown = "; ".join(map(_describe_miss, furthest[: min(SHOWN, misses)]))
+    return f"{misses} of {len(noisy)} miss it. The furthest: {shown}.", len(noisy), share
+
+
+def _describe_miss(trial: Trial) -> str:
+    """Return an interval beside the cost that it misses, with the calls that were made."""
+    low, high = (f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
+    return (
+        f"{low} to {high} µs after {trial.device.calls:,} calls of a function that costs"
+        f" {_microseconds(trial.cost_s)}"
+    )
 
 
 def _scores(
@@ -398,9 +432,10 @@ def _scores(
     worst = max(groups[name], key=lambda trial: trial.score(nearly))
     missed = worst.missed_by(nearly)
     problem = (
-        f"{name}: {format_figure(means[name], 'x', allowed)}. The worst is {worst.name}:"
-        f" ±{_share(worst.half_width)}"
-        + (f", which misses the cost by {_share(missed)}" if missed else "")
+        f"{name}: {format_figure(means[name], 'x', allowed)}. The worst is"
+        f" ±{_share(worst.half_width)}, after {worst.device.calls:,} calls of a function that costs"
+        f" {_microseconds(worst.cost_s)}"
+        + (f", which it misses by {_share(missed)}" if missed else "")
         + f"; an honest interval has about ±{_share(worst.honest_width / 2)}."
     )
     return problem, count, means[name]
@@ -414,8 +449,7 @@ def _growth(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, i
         return None, len(noisy), None
     # Of a dozen widths one odd one decides the mean, not the median
     few, _, many = (
-        float(np.median([2 * trial.half_width / trial.honest_width for trial in group]))
-        for group in _by_calls(noisy)
+        float(np.median([trial.relative_width for trial in group])) for group in _by_calls(noisy)
     )
     growth = many / few if few else None
     if growth is None or growth <= settings["shrinks"]:

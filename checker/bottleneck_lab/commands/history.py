@@ -253,8 +253,10 @@ def _diagnoses(workspace: Workspace, record: Record) -> list[tuple[str, str]]:
         hints = "before any hint"
         if commitment.hints:
             hints = f"after {counted(commitment.hints, 'hint')}"
+        # Of a choice, what stands before its explanation
         answers = ", ".join(
-            f"{question.id} {format_answer(question, commitment.answers[question.id])}"
+            f"{question.id}"
+            f" {format_answer(question, commitment.answers[question.id]).partition(': ')[0]}"
             for question in workspace.lab.spec.questions
             if question.id in commitment.answers
         )

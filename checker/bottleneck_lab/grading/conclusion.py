@@ -165,7 +165,8 @@ WRONG_AS_SHIPPED = "Mend what the ✗ names first: nothing else counts without r
 """Advice on wrong output in a lab whose task is to make it right: undoing changes leads nowhere."""
 
 IN_COMMON = (
-    "What do the cases that the ✗ above counts have in common? Answer that before the next change."
+    "Begin with the first ✗ that counts cases: what do they have in common? Answer that before the"
+    " next change."
 )
 """The same where several cases are counted."""
 

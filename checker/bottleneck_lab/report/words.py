@@ -75,7 +75,8 @@ NO_FINDINGS = (
     " full speed and needless, such as padding."
 )
 MEASURES = (
-    "This program measures others: its waits and launches are part of how it does so, and no advice"
+    "This program measures others, and the lab's questions are about what `lab run` shows. Its own"
+    " waits and launches are part of how it measures, and no advice"
     " on speed is given."
 )
 
@@ -89,7 +90,7 @@ NONE_RELIABLE = (
 
 REST = "everything else"
 WAITED = "Where the host waited for the device, by share of the wall time"
-WAITED_BESIDE = "The device works during most of this: what is lost of it stands above."
+WAITED_BESIDE = "The device works during most of this; only its idle time, above, is lost."
 ONLY_IDLE = (
     "Only the time in which the device was idle for this reason counts here; the whole time of each"
     " line stands further below."
@@ -729,18 +730,21 @@ def main_criteria(attempts: Sequence[Verdict]) -> list[str]:
 
 def headline(verdict: Verdict) -> str:
     """Return the outcome's second half: why it failed, or what the outcome means. Where right and
-    fast work misses a limit, its own cause may well be gone: that limit is named.
+    fast work misses a limit, its own cause may well be gone: that limit is named. So is the first
+    that is missed where right results are what the lab is about: the others may be right.
     """
     missed = [
         criterion_label(verdict.lab, verdict.device, each.id)
         for each in verdict.criteria
-        if each.kind == "mechanism" and each.holds is False
+        if REASONS[each.kind] == verdict.reason and each.holds is False
     ]
     if missed and verdict.reason == REASONS["mechanism"]:
         return f"a limit is missed: {', '.join(missed)}"
     lab = recorded_lab(verdict.lab)
-    if verdict.reason == REASONS["correctness"] and lab and lab.spec.measure == "operator_profile":
-        return "the capture is not as asked"  # the task has no output but that
+    about_results = lab is not None and lab.spec.starter_fails == REASONS["correctness"]
+    if missed and about_results and verdict.reason == REASONS["correctness"]:
+        others = f" and {len(missed) - 1} more" if missed[1:] else ""
+        return f"missed: {missed[0]}{others}"
     unreached = any(
         each.kind == "correctness" and unmeasured_because(each) for each in verdict.criteria
     )

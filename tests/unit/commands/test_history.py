@@ -87,10 +87,10 @@ def test_hints_are_listed_beside_the_diagnosis(tmp_path, monkeypatch):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
     monkeypatch.chdir(workspace.root)
-    commit(workspace, {"cause": "norms"}, "")
+    commit(workspace, {"cause": "norms: the loop waits for numbers"}, "")
     take_hint(workspace)
     lines = run().output.splitlines()
-    assert "diagnosis, before any hint: cause norms" in lines[-1] + lines[-2]
+    assert any(line.endswith("diagnosis, before any hint: cause norms") for line in lines)
     assert any(line.endswith("hint 1") for line in lines)
 
 
@@ -161,6 +161,6 @@ def test_what_was_wrong_is_said_and_the_same_standing_only_once(tmp_path, monkey
     attempts = [SimpleNamespace(number=number, verdict=verdict) for number in (1, 2)]
     monkeypatch.setattr(history, "load_attempts", lambda _: attempts)
     shown = " ".join(run().output.split())
-    assert shown.count("FAIL, the capture is not as asked; The capture has no shapes") == 2
+    assert shown.count("FAIL, missed: your script's capture; The capture has no shapes") == 2
     assert "wrong output" not in shown
     assert shown.count("corrected once") == 1

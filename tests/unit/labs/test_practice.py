@@ -105,7 +105,7 @@ def test_a_check_that_ended_early_says_up_to_where_it_counted():
             noisy=False,
             late=late,
             share_used=1.1,
-            device=SimpleNamespace(used_s=1.3, budget_s=1.2, disturbed=""),
+            device=SimpleNamespace(used_s=1.3, budget_s=1.2, disturbed="", calls=40),
             score=lambda nearly: 1.0,
         )
 
@@ -135,6 +135,7 @@ def test_a_run_of_stopwatches_is_summed_up():
             noisy=noisy,
             error=error,
             missed_by=lambda nearly: missed,
+            relative_width=1.5,
         )
 
     done = [
@@ -144,9 +145,44 @@ def test_a_run_of_stopwatches_is_summed_up():
         trial(0.3, 0.0, noisy=True),
     ]
     assert load_judge(STOPWATCH).practice_summary(done, settings_of(STOPWATCH)) == (
-        "benchmark: 2 of 3 intervals contain the true cost. Where calls vary by less than 10%, 1 of"
-        " 2 estimates are within 5% of it."
+        "benchmark: 2 of 3 intervals contain the true cost to within 0.5%; their widths are 1.5x,"
+        " 1.5x, 1.5x an honest one's. Where calls vary by less than 10%, 1 of 2 estimates are"
+        " within 5% of it."
     )
+
+
+def test_intervals_that_miss_are_described_by_what_they_may_share():
+    def trial(cost_s, missed, calls):
+        return SimpleNamespace(
+            name="function 7 of 550",
+            answer=(1.2 * cost_s, 1.1 * cost_s, 1.3 * cost_s),
+            cost_s=cost_s,
+            missed_by=lambda nearly: missed,
+            device=SimpleNamespace(calls=calls),
+        )
+
+    noisy = [trial(2e-3, 0.0, 400), trial(1e-2, 0.1, 40), trial(8e-3, 0.2, 60)]
+    problem, count, _ = load_judge(STOPWATCH)._missed(noisy, settings_of(STOPWATCH))
+    assert count == 3
+    assert problem == (
+        "2 of 3 miss it. The furthest: 8,800.0 to 10,400.0 µs after 60 calls of a function that"
+        " costs 8,000.0 µs; 11,000.0 to 13,000.0 µs after 40 calls of a function that costs"
+        " 10,000.0 µs."
+    )
+
+
+def test_a_trial_that_ran_out_of_time_has_a_line_of_its_own():
+    late = SimpleNamespace(
+        name="ragged",
+        benchmark="benchmark",
+        late=True,
+        answer=(),
+        device=SimpleNamespace(used_s=2.0141, budget_s=2.0),
+    )
+    line = load_judge(STOPWATCH).practice_line(late)
+    assert line == "ragged  benchmark used the machine for 2.01 s, and had 2 s"
+    line = load_judge(GATE).practice_line(job(used_s=903.0, name="commit 7", late=True))
+    assert line == "commit 7   the gate used the machine for 903 s, and had 900 s"
 
 
 def test_a_capture_names_the_function_and_who_times_it():

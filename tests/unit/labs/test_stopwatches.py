@@ -100,7 +100,7 @@ def test_the_fault_that_the_key_names_is_the_largest(way):
     best, second = sorted(left, key=left.__getitem__)[:2]
     assert key.startswith(f"{best}:"), left
     assert left[best] < 0.7 * left[second], left
-    assert left[best] < 0.5 * error_of(way, code_of(way)), left
+    assert math.log(left[best]) < 0.5 * math.log(error_of(way, code_of(way))), left
 
 
 def test_what_the_texts_say_of_the_notebooks_errors():
@@ -124,6 +124,43 @@ def test_what_the_texts_say_of_the_notebooks_errors():
     company = next(text for choice, text in rule.items() if choice.startswith("company"))
     assert "`ragged` out" in first
     assert "`ragged` out" in company
+
+
+SOLUTION = (LAB.solution / LAB.spec.entry).read_text()
+MAKE, FLUSH = "inputs = [make_input() for _ in range(GROUP)]", "        machine.flush_cache()\n"
+TRAPS = {
+    "one input and no flush": [(MAKE, "inputs = [make_input()] * GROUP"), (FLUSH, "")],
+    "twenty inputs and no flush": [(FLUSH, "")],
+    "zeros": [(MAKE, "inputs = [make_input(fill=0.0) for _ in range(GROUP)]")],
+    "no warm-up": [("    warm_up(function, inputs, machine)\n", "")],
+    "no use": [("machine.use(function(x))\n        end", "function(x)\n        end")],
+}
+"""Edits of the solution after which it falls for a trap that a check has."""
+
+
+def intervals_that_hold(code):
+    judge, found = load_judge(LAB), ModuleType("solution")
+    harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
+    exec(code, found.__dict__)
+    settings = LAB.spec.devices["virtual"].settings["judge"]
+    held = 0
+    for trial in judge.practice(settings):
+        if trial.benchmark == "benchmark":
+            trial.finish(
+                list(harness.run(found, lambda *v, t=trial: t.serve(list(v)), "benchmark"))
+            )
+            held += not trial.missed_by(settings["nearly"])
+    return held
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_each_trap_of_a_check_shows_on_the_practice_functions(trap):
+    code = SOLUTION
+    for old, new in TRAPS[trap]:
+        assert old in code
+        code = code.replace(old, new)
+    assert intervals_that_hold(SOLUTION) == 4
+    assert intervals_that_hold(code) < 4
 
 
 def test_an_events_time_prints_as_a_number():

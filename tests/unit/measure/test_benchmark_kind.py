@@ -273,6 +273,30 @@ def test_a_run_ends_with_a_summary_of_all_trials(monkeypatch):
     assert printed[-1] == "trial 2\n", "a run that fails shows its error last"
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_a_run_that_ran_out_of_time_names_the_trial_in_place_of_a_traceback(monkeypatch, late):
+    judge = SimpleNamespace(
+        practice=lambda _: [SimpleNamespace(late=late)],
+        practice_line=lambda trial: "ragged used the machine for 2.01 s",
+    )
+    context = SimpleNamespace(
+        judge=lambda: judge, device="virtual", settings=SimpleNamespace(judge={})
+    )
+
+    def play(_context, trials, _show, on_line):
+        next(iter(trials))
+        for line in ("my own print\n", "Traceback (most recent call last):\n", "Error\n"):
+            on_line(line)
+        return 70
+
+    printed = []
+    monkeypatch.setattr(run, "_play", play)
+    assert run.run(context, printed.append) == 70
+    assert printed[0] == "my own print\n"
+    assert printed[-1] == ("ragged used the machine for 2.01 s\n" if late else "Error\n")
+    assert ("Error\n" in printed) is not late
+
+
 def test_a_capture_is_of_the_emulated_machine_alone(tmp_path):
     lab = find_lab("perf-gate")
     with pytest.raises(UsageError, match="emulated machine"):

@@ -60,6 +60,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         sheet.line(words.EMULATED, indent=1, style="yellow")
     for reason in comparison.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    if comparison.measures:
+        return  # none of its parts is better or worse; the page and the JSON have them all
     for line in describe_samples(comparison):
         sheet.line(line, indent=1, style="dim")
     memory = describe_memory(comparison)

@@ -9,7 +9,7 @@ import gzip
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,18 +29,33 @@ HOST, DEVICE, STREAM = 1000, 0, 7
 
 
 def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
-    """Play the practice trials and print a line for each, and one on all of them at the end.
-    Returns the exit status of the learner's process.
+    """Play the practice trials and print a line for each, and one on all of them at the end. Of a
+    trial that ran out of machine time its line stands in place of the traceback. Returns the exit
+    status of the learner's process.
     """
-    judge, done = cast(Judge, context.judge()), list[Trial]()
+    judge, begun, done = cast(Judge, context.judge()), list[Trial](), list[Trial]()
+    ended = False
 
     def show(trial: Trial) -> None:
         done.append(trial)
         if line := judge.practice_line(trial):
             on_line(line + "\n")
 
+    def begin(trials: Iterable[Trial]) -> Iterator[Trial]:
+        for trial in trials:
+            begun.append(trial)
+            yield trial
+
+    def tell(line: str) -> None:
+        nonlocal ended
+        ended = ended or (line.startswith("Traceback") and bool(begun) and begun[-1].late)
+        if not ended:
+            on_line(line)
+
     with judge_settings(context) as settings:
-        status = _play(context, judge.practice(settings), show, on_line)
+        status = _play(context, begin(judge.practice(settings)), show, tell)
+        if status and ended:
+            on_line(judge.practice_line(begun[-1]) + "\n")
         if not status:
             on_line(f"\n{judge.practice_summary(done, settings)}\n")
     return status

@@ -89,7 +89,9 @@ class Judge(Protocol):
         """Return the trials of `lab run`, the same every time."""
 
     def practice_line(self, trial: Any) -> str:
-        """Return the line that `lab run` prints for a trial; empty for none."""
+        """Return the line that `lab run` prints for a trial, also for one that ran out of machine
+        time; empty for none.
+        """
 
     def practice_summary(self, done: list[Any], settings: dict[str, Any]) -> str:
         """Return the line that `lab run` ends with: what a check would count in these trials."""
