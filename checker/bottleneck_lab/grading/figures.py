@@ -72,8 +72,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
       recorded); `waiting_line_share`, in which it is on that line, waiting or not.
     - `interrupted_share`, by which kernels took longer than the same ones in other steps.
     - `top_operator_share`, the largest operator's share of all operators' own time.
-    - `largest_gain_ratio`, the most that removing the costliest finding can bring, where every finding
-      states its gain.
+    - `largest_gain_ratio`, the most that removing the costliest finding can bring, where every
+      finding states its gain.
     - `memory_growth_share`, the share of a device's peak that the steps but the last have added;
       `memory_growth_ratio`, how many times less its peak would be without that;
       `peak_over_start_ratio`, its peak over what was allocated at its first record.
