@@ -115,8 +115,37 @@ def test_operators_that_prepare_a_batch_on_the_host_launch_nothing(summary_of, o
     found = {finding.id: finding for finding in summary.findings}
     assert set(found) == {"input-starved", "host-operators"}
     assert "ran operators on the CPU" in found["host-operators"].evidence
-    assert "while the device works on this one" in found["host-operators"].advice
+    assert "while the device works on this batch" in found["host-operators"].advice
     assert "the thread that feeds it" in found["input-starved"].evidence
+
+
+def with_decoders(waits_in, is_operator):
+    """Ten pauses of 100 ms in which two other threads prepare pictures, most ranges by far, while
+    the thread that hands batches to the model is in `waits_in`.
+    """
+    for number in range(10):
+        begin = 140 * number
+        row = event(waits_in, begin, 100)
+        yield {**row, "cat": "cpu_op"} if is_operator else row
+        yield event("infer", begin + 100, 40)
+        yield batch(begin + 100, 40, 16)
+        for thread in (8, 9):
+            for picture in range(5):
+                yield event("preprocess", begin + 20 * picture, 19.9, tid=thread)
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "is_operator", "cause"),
+    [("aten::stack", True, "host"), ("queue", False, "input")],
+    ids=["stacking, with pictures ready", "waiting for pictures"],
+)
+def test_idle_time_goes_to_the_thread_that_hands_over_batches(
+    summary_of, waits_in, is_operator, cause
+):
+    summary = summary_of(list(with_decoders(waits_in, is_operator)))
+    (use,) = summary.devices
+    idle = {part.cause: part.idle_ns for part in use.gap_causes}
+    assert idle[cause] >= 0.98 * sum(ns for each, ns in idle.items() if each != "startup")
 
 
 def test_a_part_per_batch_fits_the_pause_that_it_fills(served):

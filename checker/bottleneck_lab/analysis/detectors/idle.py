@@ -64,6 +64,11 @@ PREPARE_AHEAD = (
     "Prepare the next batch while the device works on this one, in several threads or processes;"
     " make each request's preparation cheaper (decode at reduced size, cheaper transforms)"
 )
+BESIDE_THE_DEVICE = (
+    "Run them in another thread while the device works on this batch; where other threads or"
+    " programs need the cores, torch.set_num_threads(1) helps, since an operator that runs on"
+    " several waits for the slowest."
+)
 ON_THE_DEVICE = "or decode on the device (DALI)"
 FASTER_OPERATORS = (
     "Replace loops of small operators with one operator on a larger tensor, or use"
@@ -87,7 +92,7 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
             what = row.cpu_sentence or f"no operator ran while {row.sentence}"
         evidence = f"For {share:.0%} of the time {what}."
         # A server has no loader, and what it prepares for an emulated device stays on the host.
-        advice = f"{PREPARE_AHEAD}." if seen.serving and cause == "host" else ""
+        advice = BESIDE_THE_DEVICE if seen.serving and cause == "host" else ""
         if seen.lines:
             # Nobody is told to record what the capture has.
             longest = max(seen.lines, key=lambda row: row.host_ns)

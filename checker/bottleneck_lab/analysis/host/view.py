@@ -34,6 +34,8 @@ LAUNCH_CALL = re.compile(
 """Calls that put a kernel, or a graph of them, onto a device: CUDA's, HIP's, Intel's, and others
 that are named like them.
 """
+_INFERENCE, _COLLECTING = re.compile("^infer$"), re.compile("^queue$")
+"""Ranges of a server's thread that hands batches to a model, and before that waits for them."""
 
 BUSY_LAUNCHING_NS = 500_000
 """A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for
@@ -181,6 +183,12 @@ def view_host(
     if beside:
         acting = iv.join(launches, waits, own_operators, *doing.values())
         handed = _handed(iv.close_holes(acting, PYTHON_NS // 2), beside)
+        waiting_for_batch = iv.subtract(
+            covered("ranges", _COLLECTING), covered("ranges", _INFERENCE)
+        )
+        if "input" in beside and len(waiting_for_batch.start):
+            made = iv.intersect(waiting_for_batch, iv.union(*beside["input"]))
+            handed["input"] = iv.join(handed["input"], made)
     long_launches = launches.where(launches.lengths > LONG_LAUNCH_NS)
     del launches, own_operators  # of a large capture they are large, too
     in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
@@ -308,7 +316,8 @@ def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:
 def launching_threads(timeline: Timeline, rank: int) -> tuple[int, ...]:
     """Return the threads whose runtime calls launched at least 1% of the rank's device rows.
 
-    Without such calls, the thread with most ranges, with most operators, or any with calls.
+    Without such calls, the threads that wait in `infer`, the one with most ranges, with most
+    operators, or any with calls.
     """
     for threads in _candidates(timeline, rank):
         if len(threads):
@@ -322,7 +331,11 @@ def _candidates(timeline: Timeline, rank: int) -> Iterator[SmallInts]:
     runtime = timeline.runtime
     mine = runtime.rank == rank
     yield runtime.thread[mine & timeline.launching]
-    yield _main(timeline.ranges, rank)
+    # A server's model may run in another process: the thread that hands it a batch waits in
+    # `infer`, and those that prepare pictures have more ranges.
+    ranges = timeline.ranges
+    yield ranges.thread[(ranges.rank == rank) & named(timeline, ranges, _INFERENCE)]
+    yield _main(ranges, rank)
     yield _main(timeline.operators, rank)
     yield runtime.thread[mine]
 
