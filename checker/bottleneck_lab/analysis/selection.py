@@ -42,13 +42,16 @@ def parse_stretch(text: str) -> Window | None:
 
 class NamedTime(msgspec.Struct, frozen=True):
     """Time inside the stretch under one name, ns; what overlaps itself counts once. `kind`: range,
-    operator, runtime call or Python.
+    operator, runtime call or Python. `start_ns` and `end_ns`: the longest row's part inside, from
+    the capture's start.
     """
 
     kind: str
     name: str
     time_ns: int
     rows: int
+    start_ns: int = 0
+    end_ns: int = 0
 
 
 class ThreadUse(msgspec.Struct, frozen=True):
@@ -241,15 +244,22 @@ def _named_times(
     kind: str, timeline: Timeline, table: HostTable, thread: int, inside: Window
 ) -> list[NamedTime]:
     mine = (table.thread == thread) & (table.start < inside.end) & (table.end > inside.start)
-    return [
-        NamedTime(
-            kind,
-            timeline.strings[name],
-            _covered(table, mine & (table.name == name), inside).total,
-            int((mine & (table.name == name)).sum()),
+    times = []
+    for name in np.unique(table.name[mine]).tolist():
+        rows = np.flatnonzero(mine & (table.name == name))
+        start, end = table.start[rows].clip(min=inside.start), table.end[rows].clip(max=inside.end)
+        longest = int((end - start).argmax())
+        times.append(
+            NamedTime(
+                kind,
+                timeline.strings[name],
+                iv.union(start, end).total,
+                len(rows),
+                int(start[longest]) - timeline.extent[0],
+                int(end[longest]) - timeline.extent[0],
+            )
         )
-        for name in np.unique(table.name[mine]).tolist()
-    ]
+    return times
 
 
 def _covered(table: HostTable, mask: np.ndarray, inside: Window) -> iv.Intervals:

@@ -205,9 +205,8 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
         least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
         limits = f"{least:.3g} to {most:.3g} ms long ({shares}, {seen.span_ns / 1e9:.3g} s)"
     return (
-        f"A stretch is {limits}; the longest gap may be marked whole, whatever its length. At least"
-        f" {question.least:.0%} of it must be what the question asks for: a gap that begins or ends"
-        " with something else has to be trimmed."
+        f"A stretch is {limits}, or as long as the longest gap. At least {question.least:.0%} of"
+        " it must be what the question asks for: trim what a gap begins or ends with beside that."
     )
 
 

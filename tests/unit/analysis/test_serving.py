@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.selection import select
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
-from bottleneck_lab.analysis.steps.window import find_window
+from bottleneck_lab.analysis.steps.window import Window, find_window
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.comparison_words import describe_others
@@ -164,6 +165,18 @@ def test_batches_that_are_prepared_while_others_run(summary_of):
         "preprocess"
     ] == pytest.approx(1)
     assert use.idle_share < 0.02
+
+
+def test_a_stretch_names_the_longest_row_s_begin_and_end(served):
+    """Cut at the stretch's own ends, from the capture's start."""
+    timeline = served(100)
+    stretch = Window(50_000_000, 250_000_000)
+    (thread,) = select(timeline, [], stretch).threads
+    spans = {row.name: (row.rows, row.start_ns, row.end_ns) for row in thread.names}
+    assert spans == {
+        "preprocess": (2, 140_000_000, 243_000_000),
+        "infer": (2, 100_000_000, 140_000_000),
+    }
 
 
 def test_what_serves_no_batches_has_none(summary_of):

@@ -247,6 +247,21 @@ def test_a_stretch_says_once_what_ranks_did_alike(draw):
     assert "\n rank 0, server: busy 100%" in text
 
 
+def test_a_stretch_says_when_what_is_in_it_began_and_ended(draw):
+    """To trim it takes more than a sum."""
+    names = [
+        NamedTime("range", "preprocess", 72_000_000, 1, 230_122_000, 302_122_000),
+        NamedTime("range", "decode", 60_000_000, 5, 302_122_000, 342_122_000),
+        NamedTime("operator", "aten::_to_copy", 26_000_000, 17, 302_122_000, 303_122_000),
+    ]
+    timeline = SimpleNamespace(ranks=(0,), threads=[SimpleNamespace(name="server", pid=1, tid=1)])
+    stretch = Selection(230_000_000, 370_000_000, [], [ThreadUse(0, 0, 140_000_000, names)])
+    text = draw(render_selection, stretch, timeline)
+    assert "preprocess, range (230.122–302.122 ms)" in text
+    assert "decode, range (5 times, longest 302.122–342.122 ms)" in text
+    assert "aten::_to_copy, operator (17 times)" in text
+
+
 @pytest.mark.parametrize(
     ("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"]
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.time import CPU
-from bottleneck_lab.analysis.selection import DeviceStretch, Selection, ThreadUse
+from bottleneck_lab.analysis.selection import DeviceStretch, NamedTime, Selection, ThreadUse
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.console.terminal import Sheet
@@ -54,13 +54,15 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         sheet.line(text, indent=1, lead=f"{_names(alike, timeline)}: ", style="bold")
         for row in alike[0].work:
             size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
-            _print_named(sheet, short_name(row.name), size, row.time_ns, row.rows, length)
+            count = f" ({row.rows:,} times)" if row.rows > 1 else ""
+            _print_named(sheet, short_name(row.name), size, row.time_ns, count, length)
     sheet.heading("What every thread did")
     threads, times = [], Counter[tuple[str, int]]()
     for use in selection.threads:
         # Ranks that are modelled alike do the same to the nanosecond; a rank's own threads stay
         # apart.
-        work = f"{_thread_name(use, timeline)} {use.busy_ns} {use.names}"
+        did = [(row.kind, row.name, row.time_ns, row.rows) for row in use.names]
+        work = f"{_thread_name(use, timeline)} {use.busy_ns} {did}"
         times[work, use.rank] += 1
         threads.append(((work, times[work, use.rank]), use))
     groups = group_alike(threads)
@@ -70,6 +72,16 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         sheet.line(f"and {len(groups) - THREADS} more threads", indent=2, style="dim")
     if not selection.threads:
         sheet.line("No thread activity was recorded in this stretch.", indent=2)
+
+
+def _when(row: NamedTime) -> str:
+    """Return when what took this time began and ended; of a range's several rows, the longest."""
+    span = f"{row.start_ns / 1e6:,.3f}–{row.end_ns / 1e6:,.3f} ms"
+    if row.rows == 1:
+        return f" ({span})"
+    # Many calls of operators are no stretch that anybody would mark, and their names are long.
+    longest = f", longest {span}" if row.kind == "range" else ""
+    return f" ({row.rows:,} times{longest})"
 
 
 def _moment(ns: int) -> str:
@@ -106,14 +118,14 @@ def _print_threads(
     sheet.line(f"{ranks}{_thread_name(use, timeline)}: {busy}", indent=1, style="bold")
     for row in use.names:
         name, kind = short_name(row.name), f", {row.kind}"
-        _print_named(sheet, name, kind, row.time_ns, row.rows, length)
+        _print_named(sheet, name, kind, row.time_ns, _when(row), length)
 
 
-def _print_named(sheet: Sheet, name: str, more: str, time_ns: int, rows: int, length: int) -> None:
+def _print_named(sheet: Sheet, name: str, more: str, time_ns: int, count: str, length: int) -> None:
     """Print what took part of the stretch: its share, its time, its name, and how often it ran. A
     long name is cut before `more`, which tells it from others as well.
     """
     lead = f"{words.format_share_column(time_ns / length):>6} {words.format_duration(time_ns):>9} "
-    count = f" ({rows:,} times)" if rows > 1 else ""
     room = sheet.width - len(lead) - 3 - len(count)
-    sheet.path(f"{sheet.safe(lead)}{sheet.fit_name(name, room, end=more)}{count}", indent=3)
+    name = sheet.fit_name(name, room, end=more)
+    sheet.path(sheet.safe(lead) + name + sheet.safe(count), indent=3)
