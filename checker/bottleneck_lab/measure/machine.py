@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bottleneck_lab.measure.gpu import gpu_states
+from bottleneck_lab.measure.settings import LOADING_CORES
 from bottleneck_lab.needs import dali_build
 
 
@@ -49,8 +50,8 @@ def own_cpu_s() -> float:
 
 
 def loading_cores() -> set[int]:
-    """Return the two cores that loading is pinned to, so that machines of any size behave alike."""
-    return set(sorted(os.sched_getaffinity(0))[-2:])
+    """Return the cores that loading is pinned to."""
+    return set(sorted(os.sched_getaffinity(0))[-LOADING_CORES:])
 
 
 def installed_version(package: str) -> str:

@@ -8,6 +8,11 @@ from typing import Any
 
 import msgspec
 
+LOADING_CORES = 2
+"""On how many cores the code of a lab about loading runs, so that machines of any size behave
+alike.
+"""
+
 
 class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call of a C function that launches kernels: numbers, "array" for the address of one,

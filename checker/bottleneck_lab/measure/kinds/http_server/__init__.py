@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind, S
-from bottleneck_lab.measure.settings import WorkerSettings
+from bottleneck_lab.measure.settings import LOADING_CORES, WorkerSettings
 
 if TYPE_CHECKING:
     from bottleneck_lab.measure.context import Context
@@ -37,9 +37,9 @@ class HttpServerSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unkno
 class LoadedKind(Kind[S]):
     """The family of kinds whose workload is a server: it does nothing until it is under load."""
 
-    def cores(self, lab: Lab, device: Device) -> int:
+    def cores(self, lab: Lab, device: Device) -> int:  # noqa: ARG002 - alike in every lab and on all
         """Return one more than the learner's code gets: the clients have their own."""
-        return super().cores(lab, device) + 1
+        return LOADING_CORES + 1
 
     def under_load(self, context: Context[S], on_line: OnLine) -> int:
         """Run the server under load, its parts marked as NVTX ranges for as long as a capture

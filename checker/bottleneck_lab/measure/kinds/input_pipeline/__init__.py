@@ -9,7 +9,7 @@ import msgspec
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
-from bottleneck_lab.measure.settings import WorkerSettings
+from bottleneck_lab.measure.settings import LOADING_CORES, WorkerSettings
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,9 +66,9 @@ class InputPipelineKind(Kind[InputPipelineSettings]):
     cuda_judge_function = "training_step"
     run = Kind.run_by_kind
 
-    def cores(self, lab: Lab, device: Device) -> int:
+    def cores(self, lab: Lab, device: Device) -> int:  # noqa: ARG002 - alike in every lab and on all
         """Return one more than the learner's code gets: the emulated device has its own."""
-        return super().cores(lab, device) + 1
+        return LOADING_CORES + 1
 
     def run_note(self, device: Device) -> str:
         if device == "virtual":
