@@ -256,7 +256,8 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "before the first work",
         "gap-outside",
         "the device had not been given any work yet",
-        "before the first work, where no steps are marked",
+        "before the first work, where no steps are marked, or where one call of the runtime was"
+        " much of it and never is again",
         outside=True,
         cpu_sentence="no operator had run yet",
     ),

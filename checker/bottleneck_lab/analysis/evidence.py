@@ -53,6 +53,10 @@ class Evidence(msgspec.Struct, frozen=True):
     memory: list[MemoryUse] = []
     stragglers: list[Straggler] = []
     step_ns: list[int] = []
+    settled_ns: list[int] = []
+    """The steps' times without what a recording's first holds of the start-up, and of work that was
+    queued before it.
+    """
     steps: int = 0
     wall_ns: int = 0
     interruptions: Interruptions = Interruptions(0, 0)

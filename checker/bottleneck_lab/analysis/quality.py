@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
 )
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
-from bottleneck_lab.analysis.steps.window import find_window, step_rows
+from bottleneck_lab.analysis.steps.window import find_window, queued_before, step_rows
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
@@ -204,6 +204,8 @@ def _lost_calls(timeline: Timeline) -> list[Missing]:
     if kernels.sum() < FEW_KERNELS or not len(timeline.runtime) or timeline.emulated:
         return []
     lost = kernels & (timeline.launched_by < 0)
+    for rank in timeline.ranks:  # of these, the recording began too late for the calls
+        lost[queued_before(timeline, rank)] = False
     # The kernels of a graph are launched by one call, which not every tool joins to them.
     graphs = any(
         "GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist()

@@ -43,7 +43,7 @@ from bottleneck_lab.analysis.host.operators import (
     rank_operators,
     sum_operators,
 )
-from bottleneck_lab.analysis.host.startup import StartUp, find_startup
+from bottleneck_lab.analysis.host.startup import StartUp, find_startup, settled_costs
 from bottleneck_lab.analysis.host.syncs import (
     SyncRow,
     find_causes,
@@ -312,12 +312,14 @@ class _WorkSide(NamedTuple):
     steps: list[Step]
     ranges: list[RangeRow]
     generation: GenerationUse | None
+    settled_ns: list[int]
     startup: StartUp | None
     longest_line_share: float
 
 
 def _work_side(whole: Timeline) -> _WorkSide:
     timeline = begun_inside(whole)
+    steps = find_steps(whole)
     return _WorkSide(
         kernels=find_kernels(timeline),
         interruptions=find_interruptions(whole),
@@ -326,9 +328,10 @@ def _work_side(whole: Timeline) -> _WorkSide:
         memory=find_memory(timeline),
         stragglers=find_stragglers(whole),
         departures=find_departures(timeline),
-        steps=find_steps(whole),
+        steps=steps,
         ranges=find_ranges(whole, find_window(whole)),
         generation=find_generation(whole),
+        settled_ns=settled_costs(whole, steps),
         startup=find_startup(whole),
         longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
     )
@@ -399,6 +402,7 @@ def _with_rows(seen: Evidence, host: _HostSide, work: _WorkSide) -> Evidence:
         stragglers=work.stragglers,
         departures=work.departures,
         step_ns=[step.cost_ns for step in work.steps],
+        settled_ns=work.settled_ns,
         steps=len(work.steps),
     )
 

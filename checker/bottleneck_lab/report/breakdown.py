@@ -507,6 +507,26 @@ def describe_finding_gain(summary: Summary, finding: Finding) -> str:
     return f"{text} Something else would take a part of the time that this frees."
 
 
+def kernel_time_ns(summary: Summary) -> int:
+    """Return the time that the kernels' shares are of, ns: the wall time, or the kernels' summed
+    time where that is longer, since they ran side by side.
+    """
+    wall_ns = sum(use.wall_ns for use in summary.devices) or 1
+    first = next(iter(summary.kernels), None)
+    return wall_ns if first is None else max(wall_ns, round(first.total_ns / first.share))
+
+
+def describe_side_by_side(summary: Summary) -> str:
+    """State that the kernels' shares are of their summed time; empty where they are not."""
+    whole_ns = kernel_time_ns(summary)
+    if whole_ns <= sum(use.wall_ns for use in summary.devices):
+        return ""
+    return (
+        "Kernels ran side by side, on several streams: their shares are of their summed time,"
+        f" {words.format_duration(whole_ns)}."
+    )
+
+
 def describe_lines(summary: Summary, *, on_device: bool) -> str:
     """Name the list of the reader's Python, and what it is sorted by: torch.profiler alone records
     functions, not lines.

@@ -276,9 +276,8 @@ def test_amdahl_refuses_nonsense():
 
 def test_steps_that_all_scatter_are_not_called_uneven():
     def found(step_ms):
-        seen = Evidence(
-            [], [], [], [], [], [], [], [], [int(1e6 * ms) for ms in step_ms], len(step_ms), 10**9
-        )
+        step_ns = [int(1e6 * ms) for ms in step_ms]
+        seen = Evidence([], step_ns=step_ns, settled_ns=step_ns, steps=len(step_ns), wall_ns=10**9)
         return [finding.id for finding in find_findings(seen)]
 
     assert found([10, 10.1, 9.9, 10, 10.2, 10, 9.8, 40]) == ["uneven-steps"]
@@ -295,6 +294,7 @@ def test_a_device_that_always_works_has_no_slow_steps_where_nothing_says_what_is
         [msgspec.structs.replace(use, idle_ns=3)],
         launches=[msgspec.structs.replace(launches, launch_call_ns=0)],
         step_ns=step_ns,
+        settled_ns=step_ns,
         steps=8,
         wall_ns=11 * 10**7,
     )

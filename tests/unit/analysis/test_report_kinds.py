@@ -9,7 +9,7 @@ from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.wording import list_numbers
 
 from .test_report_variants import job_of, joined, summary_of, write
-from .test_reports import finding, text_of
+from .test_reports import finding, idle_shares, text_of
 
 
 def test_python_in_short_pieces_between_launches_is_named(make, tmp_path):
@@ -175,3 +175,58 @@ def test_small_operators_on_a_cpu_have_a_share_of_the_time_and_no_gain(make, tmp
     assert "No gain is given" in text
     assert "Many small operators take the time (100% of the time)" in text
     assert "largest_gain_ratio" not in figures_of(summary)
+
+
+def step_of(run, number: int, kernels: int = 20, us: float = 250.0, streams: int = 1) -> None:
+    begin = run.host
+    for index in range(kernels):
+        run.launch("gemm_tensorop", us, stream=7 + index % streams)
+    run.wait()
+    run.range(f"ProfilerStep#{number}", begin)
+
+
+def test_a_start_up_in_the_first_step_is_no_finding(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(30):
+        if number == 0:
+            start = run.host
+            run.python(900_000.0)
+            run.add("cuda_driver", "cuLibraryLoadData", start, 900_000.0)
+            run.python(300_000.0)
+            begin = start
+            step_of(run, number)
+            run.events = [e for e in run.events if e["name"] != "ProfilerStep#0"]
+            run.range("ProfilerStep#0", begin)
+        else:
+            step_of(run, number)
+    summary = summary_of(tmp_path, run)
+    assert summary.findings == []
+    assert summary.startup is not None
+    assert summary.startup.call == "cuLibraryLoadData"
+    assert idle_shares(summary)["startup"] == pytest.approx(1_200 / (1_200 + 30 * 5.0), abs=0.02)
+
+
+def test_work_from_before_the_recording_is_neither_lost_nor_a_slow_step(make, tmp_path):
+    """40 kernels were in the queue when the recording began: 8 ms before four steps of 5."""
+    run = make.Program(jitter=0.0)
+    for _ in range(40):
+        run.operator("aten::mm", "gemm_tensorop", 200.0)
+    queued = [event for event in run.events if event["cat"] == "kernel"]
+    run.host = queued[0]["ts"]
+    run.events = queued
+    for number in range(13, 17):
+        step_of(run, number)
+    summary = summary_of(tmp_path, run)
+    assert summary.quality.reliable
+    assert summary.findings == []
+
+
+def test_kernels_side_by_side_have_shares_of_their_summed_time(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        step_of(run, number, streams=2)
+    summary = summary_of(tmp_path, run)
+    assert summary.kernels[0].total_ns > 1.5 * summary.wall_ns
+    text = text_of(summary)
+    assert "100.0%" in text
+    assert "Kernels ran side by side" in text

@@ -314,7 +314,9 @@ def kernels_like(
         rows = [row for row in seen.kernels if pattern.search(row.name)]
         if not wall or not rows:
             return []
-        share = sum(row.total_ns for row in rows) / wall
+        # Kernels that run side by side take more than the time: their share is of all of theirs.
+        whole = max(wall, rows[0].total_ns / rows[0].share)
+        share = sum(row.total_ns for row in rows) / whole
         if share < least:
             return []
         largest = rows[0].name
@@ -404,7 +406,7 @@ def dominant_operator(seen: Evidence) -> list[Detection]:
 
 def uneven_steps(seen: Evidence) -> list[Detection]:
     """Detect a few slow steps among many. The cost is what the slow ones take beyond the median."""
-    steps = sorted(seen.step_ns)
+    steps = sorted(seen.settled_ns)
     if len(steps) < 4:
         return []
     median = steps[len(steps) // 2]
@@ -417,7 +419,7 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
         # Without its launch, a device's work belongs to no step: one ends wherever the queue of
         # work stood, so that only the time in which the device had none is lost.
         excess = min(excess, sum(use.idle_ns for use in seen.devices))
-    share = excess / max(sum(steps), 1)
+    share = excess / max(sum(seen.step_ns), 1)
     if share < IDLE_SHARE:
         return []
     evidence = (

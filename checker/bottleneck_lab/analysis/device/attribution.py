@@ -58,20 +58,23 @@ def attribute(
     elsewhere: iv.Intervals = iv.NONE,
     missing: iv.Intervals = iv.NONE,
     for_ranks: iv.Intervals = iv.NONE,
+    starts_up: bool = False,
 ) -> dict[Cause, iv.Intervals]:
     """Split idle time into disjoint parts by cause; together they are exactly `idle`.
 
     `queued` are the gaps before work that waited already, `elsewhere` what other devices of the
     process worked in long ones of these; `missing` are the stretches in which the device must have
     worked, although nothing was recorded; `for_ranks` are those in which it only waited for other
-    ranks.
+    ranks. `starts_up`: the program's start-up lies in its first step.
     """
     claims = _Claims(idle)
     claims.add("unrecorded", missing)
     # Marked steps begin and end with work; without them, the ends of a capture are not its loop's.
     # A window without any work has no first and no last one.
-    if not len(host.steps.start) and idle.total < window.length:
+    marked = len(host.steps.start)
+    if starts_up or (not marked and idle.total < window.length):
         claims.add("startup", idle.where(idle.start == window.start))
+    if not marked and idle.total < window.length:
         claims.add("ending", idle.where(idle.end == window.end))
     claims.add("devices", iv.intersect(queued, elsewhere))
     claims.add("queued", queued)

@@ -20,6 +20,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
     waiting_in_queue,
 )
 from bottleneck_lab.analysis.footprint import release_freed
+from bottleneck_lab.analysis.host.startup import find_startup_of
 from bottleneck_lab.analysis.host.view import HostView, find_outermost, view_host
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.rows import named, union_of
@@ -145,6 +146,7 @@ def _accelerators(
     # A process often touches the first device without using it: one that only copies counts where
     # no device computes.
     computing = mine & np.isin(table.kind, (ActivityKind.KERNEL, ActivityKind.COMMUNICATION))
+    started = find_startup_of(timeline, rank)
     uses: list[DeviceUse] = []
     times: list[DeviceTime] = []
     for device in different(table.device[computing if computing.any() else mine]).tolist():
@@ -170,6 +172,7 @@ def _accelerators(
             elsewhere=elsewhere,
             missing=missing,
             for_ranks=_waiting_for_ranks(rows, arrivals),
+            starts_up=started is not None and started.first_work_ns >= window.start,
         )
         times.append(DeviceTime(rank, device, window, rows, idle, causes))
         unrecorded = unrecorded._replace(stretches=missing)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.analysis.steps.window import Step, queued_before, step_rows
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -18,46 +20,67 @@ ALIKE = 0.5
 
 class StartUp(msgspec.Struct, frozen=True):
     """The stretch before the first work of a rank's devices, and the call that took most of it:
-    the first call of CUDA makes its context, whatever it is called.
+    the first call of CUDA makes its context, whatever it is called. `first_work_ns` is when that
+    stretch ends, on the capture's clock.
     """
 
     rank: int
     ns: int
     call: str
     call_ns: int
+    first_work_ns: int
 
 
 def find_startup(timeline: Timeline) -> StartUp | None:
     """Return the longest start-up of all ranks; None where none is long, or no one call of the
     runtime was much of it. A recording that began after earlier steps holds no first call.
     """
+    of_ranks = filter(None, (find_startup_of(timeline, rank) for rank in timeline.ranks))
+    return max(of_ranks, key=lambda each: each.ns, default=None)
+
+
+def find_startup_of(timeline: Timeline, rank: int) -> StartUp | None:
+    """Return the start-up of one rank, as `find_startup` does."""
     device, calls = timeline.device, timeline.runtime
-    longest = None
-    for rank in timeline.ranks:
-        works = (device.rank == rank) & device.works
-        tables = (calls, timeline.operators, timeline.ranges, timeline.python)
-        # Rows are in order: the first of each table begins first.
-        begins = [
-            int(table.start[mine.argmax()])
-            for table in tables
-            if (mine := table.rank == rank).any()
-        ]
-        if not works.any() or not begins or _follows_steps(timeline, rank):
-            continue
-        first = int(device.start[works.argmax()])
-        length = first - min(begins)
-        rows = np.flatnonzero((calls.rank == rank) & (calls.start < first))
-        if length < LEAST_NS or not len(rows):
-            continue
-        inside = np.minimum(calls.end[rows], first) - calls.start[rows]
-        most = int(inside.argmax())
-        name = timeline.strings[int(calls.name[rows[most]])]
-        started = StartUp(rank, length, name, int(inside[most]))
-        if started.call_ns < MOST_OF_IT * length or _recurs(timeline, int(rows[most])):
-            continue
-        if longest is None or started.ns > longest.ns:
-            longest = started
-    return longest
+    works = (device.rank == rank) & device.works
+    tables = (calls, timeline.operators, timeline.ranges, timeline.python)
+    # Rows are in order: the first of each table begins first.
+    begins = [
+        int(table.start[mine.argmax()]) for table in tables if (mine := table.rank == rank).any()
+    ]
+    if not works.any() or not begins or _follows_steps(timeline, rank):
+        return None
+    first = int(device.start[works.argmax()])
+    length = first - min(begins)
+    if length < LEAST_NS:
+        return None
+    rows = np.flatnonzero((calls.rank == rank) & (calls.start < first))
+    if not len(rows):
+        return None
+    inside = np.minimum(calls.end[rows], first) - calls.start[rows]
+    most = int(inside.argmax())
+    name = timeline.strings[int(calls.name[rows[most]])]
+    started = StartUp(rank, length, name, int(inside[most]), first)
+    if started.call_ns < MOST_OF_IT * length or _recurs(timeline, int(rows[most])):
+        return None
+    return started
+
+
+def settled_costs(timeline: Timeline, steps: Sequence[Step]) -> list[int]:
+    """Return what each step took, ns, without what a rank's first held of the start-up, or of work
+    that had been queued before the recording.
+    """
+    costs = [step.cost_ns for step in steps]
+    ranks = [step.rank for step in steps]
+    for rank in set(ranks):
+        first = ranks.index(rank)
+        begin = settled = steps[first].start_ns
+        if started := find_startup_of(timeline, rank):
+            settled = max(settled, started.first_work_ns)
+        early = queued_before(timeline, rank)
+        settled = int(timeline.device.end[early].max(initial=settled))
+        costs[first] -= min(settled - begin, costs[first])
+    return costs
 
 
 def _follows_steps(timeline: Timeline, rank: int) -> bool:

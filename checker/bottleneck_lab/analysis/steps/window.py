@@ -22,6 +22,11 @@ from bottleneck_lab.trace.timeline import (
 
 _OPTIMIZER = "Optimizer.step#"
 
+QUEUE = 1024
+"""So many launches a driver's queue holds before the next one waits."""
+BUSY_QUEUE = 0.9
+"""A device that has its work in a queue is busy for at least this share (0-1) of the time."""
+
 Rows = TypeVar("Rows", DeviceTable, HostTable)
 
 
@@ -143,6 +148,24 @@ def launch_times(timeline: Timeline, rows: NDArray[np.intp] | slice) -> Ints:
         return begun
     times: Ints = np.where(call >= 0, timeline.runtime.start[call], begun)
     return times
+
+
+def queued_before(timeline: Timeline, rank: int) -> NDArray[np.intp]:
+    """Return the rows of work that a rank's devices had in their queues when the recording began:
+    they come without calls, before all others and one right after another. None if there are more
+    than a queue holds.
+    """
+    device, calls = timeline.device, timeline.launched_by
+    mine = (device.rank == rank) & device.works
+    called = mine & (calls >= 0)
+    if not len(timeline.runtime) or not called.any():
+        return np.empty(0, dtype=np.intp)
+    rows = np.flatnonzero(mine[: called.argmax()])
+    if not 0 < len(rows) <= QUEUE:
+        return rows[:0]
+    begin, end = int(device.start[rows[0]]), int(device.end[rows].max())
+    busy = int((device.end - device.start)[rows].sum())
+    return rows if busy >= BUSY_QUEUE * (end - begin) else rows[:0]
 
 
 def begun_inside(timeline: Timeline) -> Timeline:

@@ -21,9 +21,11 @@ from bottleneck_lab.report.breakdown import (
     describe_lead,
     describe_ranges,
     describe_scope,
+    describe_side_by_side,
     describe_steps,
     device_names,
     group_alike,
+    kernel_time_ns,
     leading_part,
     range_times,
     wall_parts,
@@ -264,6 +266,9 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     rows = _inside(summary, lead)
     for row in rows:
         sheet.ranked(*row)
+    beside = describe_side_by_side(summary)
+    if beside and lead.key == "compute":
+        sheet.line(beside, indent=2)
     if lead.cause and summary.lines and not summary.cpu_only:
         sheet.line(words.ONLY_IDLE, indent=2)
     if lead.cause == "launch":
@@ -335,9 +340,9 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
     """Return the largest contents of the block: name, share of the whole time, time, and the source
     of a line. What stands inside idle time sums to it.
     """
-    wall = _wall_ns(summary)
+    whole = kernel_time_ns(summary) if biggest.key == "compute" else _wall_ns(summary)
     return [
-        (name, ns / wall, words.format_duration(ns), code)
+        (name, ns / whole, words.format_duration(ns), code)
         for name, ns, code in _contents(summary, biggest)
     ]
 

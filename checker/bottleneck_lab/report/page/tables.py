@@ -18,6 +18,8 @@ from bottleneck_lab.report.breakdown import (
     describe_collectives,
     describe_late_ranks,
     describe_lines,
+    describe_side_by_side,
+    kernel_time_ns,
     line_label,
     time_of_other_lines,
 )
@@ -135,13 +137,13 @@ def operators_table(summary: Summary) -> Markup | None:
 def kernels_table(summary: Summary) -> Markup | None:
     """Render kernels by total time, longest first."""
     short = short_names(row.name for row in summary.kernels)
-    wall = sum(use.wall_ns for use in summary.devices) or 1
+    whole = kernel_time_ns(summary)
     occupied = any(row.occupancy >= 0 for row in summary.kernels)
     cells = [
         [
             _name(row.name, short[row.name]),
             f"{row.calls:,}",
-            words.format_share_column(row.total_ns / wall),
+            words.format_share_column(row.total_ns / whole),
             *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
             *(["" if row.occupancy < 0 else f"{row.occupancy:.0f}%"] if occupied else []),
         ]
@@ -151,6 +153,8 @@ def kernels_table(summary: Summary) -> Markup | None:
     if occupied:
         head.append("occupancy")
     title = "Top kernels, by share of the wall time"
+    if describe_side_by_side(summary):
+        title = "Top kernels, by share of their summed time: they ran side by side"
     return _table(head, cells, title, numeric=range(1, len(head)))
 
 
