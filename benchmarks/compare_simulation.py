@@ -34,6 +34,9 @@ CAPTURES = (16, 32, 64)
 """Of each version."""
 SLOWER = 1.1
 SUMMARY: Any = SimpleNamespace(
+    cpu_only=False,
+    operators=[],
+    kernels=[],
     steps=[None],
     findings=[],
     memory=[],

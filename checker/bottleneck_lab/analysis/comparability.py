@@ -30,7 +30,7 @@ from bottleneck_lab.trace.timeline import (
     devices_of,
 )
 
-Kind = Literal["device", "settings", "program", "load"]
+Kind = Literal["device", "versions", "settings", "program", "load"]
 
 # Two versions of a program share most of their operators or kernels by time; where less than this
 # share (0-1) is common, they are taken for two programs. A compiled or fused version still has the
@@ -39,6 +39,13 @@ COMMON_SHARE = 0.1
 # Drivers keep more or less of a device's memory for themselves; a slice has half or less.
 SAME_MEMORY = 1.2
 
+VERSIONS = {
+    "cuda_driver_version": "CUDA driver",
+    "cuda_runtime_version": "CUDA runtime",
+    "hip_driver_version": "HIP driver",
+    "hip_runtime_version": "HIP runtime",
+}
+"""What a capture's facts call the versions of the software below a program, and readers."""
 _STACK = "Python frames (with_stack, `lab profile --stack`)"
 # Settings by Kineto's name for them.
 _STATED = {
@@ -91,6 +98,15 @@ class Conditions:
     sizes: dict[str, Size] = field(default_factory=dict)
     """By the devices' names, as far as they are recorded."""
     load: Load | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of the software below the program, by the reader's names, as far as they are recorded."""
+
+
+def format_version(version: str) -> str:
+    """Return 12.8 for CUDA's 12080; any other version as it is."""
+    if version.isdecimal() and 10_000 <= int(version) < 1_000_000:
+        return f"{int(version) // 1000}.{int(version) % 1000 // 10}"
+    return version
 
 
 def find_conditions(timeline: Timeline) -> Conditions:
@@ -120,6 +136,11 @@ def find_conditions(timeline: Timeline) -> Conditions:
         calibrated_ns(timeline),
         {info.name: Size(info.multiprocessors, info.memory_bytes) for info in infos if info.name},
         _load(timeline),
+        {
+            name: format_version(timeline.facts[fact])
+            for fact, name in VERSIONS.items()
+            if fact in timeline.facts
+        },
     )
 
 
@@ -171,6 +192,7 @@ def find_differences(before: Sequence[Conditions], after: Sequence[Conditions]) 
     """Return what differs between two sides beside the code, devices first."""
     return [
         *_devices(before, after),
+        *_versions(before, after),
         *_settings(before, after),
         *_programs(before, after),
         *_loads(before, after),
@@ -226,6 +248,20 @@ def _world_sizes(before: Sequence[Conditions], after: Sequence[Conditions]) -> l
     sizes = [", ".join(map(str, side)) for side in (old, new)]
     sentence = f"the programs' numbers of ranks differ: {sizes[0]} before, {sizes[1]} after"
     return [Difference("device", sentence)]
+
+
+def _versions(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    """Return a difference where other versions of CUDA or HIP were below the program."""
+    sides = [
+        {name: version for each in side for name, version in each.versions.items()}
+        for side in (before, after)
+    ]
+    parts = [
+        f"{name} {sides[0][name]} before, {sides[1][name]} after"
+        for name in VERSIONS.values()
+        if all(name in side for side in sides) and sides[0][name] != sides[1][name]
+    ]
+    return [Difference("versions", f"the software differs: {'; '.join(parts)}")] if parts else []
 
 
 def _joined(sides: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -9,6 +9,7 @@ between two runs of the same code.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -75,6 +76,10 @@ MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
 OTHER_BATCHES = 0.1
 """By this share (0-1) two captures may differ in the batches that a device worked on in a step."""
+OTHER_CALLS = 0.02
+"""By this share (0-1) two captures may differ in how often a step calls something, and in the work
+of a call.
+"""
 BESIDE_WORK = 0.9
 """Where a device works for this share (0-1) of a range, a line or a wait of the host, the host
 takes longer there because it is ahead of the device.
@@ -105,6 +110,8 @@ class FigureChange(msgspec.Struct, frozen=True):
     high: float | None = None
     was: tuple[str, ...] = ()
     waits: bool = False
+    calls: tuple[float, float] | None = None
+    """How often a step calls this operator or kernel, before and after, where that differs."""
 
     @property
     def fixed(self) -> bool:
@@ -204,6 +211,19 @@ class Comparison(msgspec.Struct, frozen=True):
     differ, it began with work from before the recording, and nothing is said of its own times.
     """
 
+    flop_per_call: FlopPerCall | None = None
+    """The operator with most work of those whose calls do other work now, where both sides have
+    shapes.
+    """
+
+
+class FlopPerCall(msgspec.Struct, frozen=True):
+    """What a call of an operator computes on average, before and after, by its shapes."""
+
+    operator: str
+    before: float
+    after: float
+
 
 class Control(msgspec.Struct, frozen=True):
     """The version before, recorded a second time in the same turns, against itself: whatever comes
@@ -221,7 +241,8 @@ class Control(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """All that a comparison needs of one capture: the capture itself can be let go of. `code` is
-    the source of the user's own lines by their names, where it is at hand. Of a server: `batches`,
+    the source of the user's own lines by their names, where it is at hand; `flop_per_call` what a
+    call of each operator computes, by its shapes. Of a server: `batches`,
     a sample a batch, and `served`, the figures for an image, a sample a stretch with so many
     `images`.
     """
@@ -234,6 +255,7 @@ class Observation:
     images: Ints | None = None
     repeats: bool = False
     code: Mapping[str, str] = field(default_factory=dict)
+    flop_per_call: Mapping[str, float] = field(default_factory=dict)
 
 
 Side = Timeline | Observation | Sequence[Timeline | Observation]
@@ -265,7 +287,17 @@ def observe(
         stretches.images if stretches else None,
         repeats=is_host_modelled(timeline),
         code=code_of(analysis.summary),
+        flop_per_call=_find_flop(timeline),
     )
+
+
+def _find_flop(timeline: Timeline) -> dict[str, float]:
+    """Return what a call of each operator computes on average, most of all first, by its shapes."""
+    work, count = timeline.work, len(timeline.strings)
+    calls = np.bincount(work.name, minlength=count)
+    flop = np.bincount(work.name, weights=work.flop, minlength=count)
+    order = np.argsort(-flop, kind="stable")[: np.count_nonzero(flop)]
+    return {timeline.strings[at]: float(flop[at] / calls[at]) for at in order.tolist()}
 
 
 def _neutral(outcome: Change) -> Change:
@@ -354,6 +386,9 @@ def _compare(before: Side, after: Side) -> Comparison:
     batches = _batches_per_step(old), _batches_per_step(new)
     if not _alike(*batches):
         changes = [_of_other_batches(change) for change in changes]
+    if unit == "step":
+        calls = _calls_per_step(old), _calls_per_step(new)
+        changes = [_with_calls(change, *calls) for change in changes]
     whole = changes[0]
     findings, new_findings = (
         {f.id: f.title for o in side for f in o.summary.findings} for side in (old, new)
@@ -385,7 +420,50 @@ def _compare(before: Side, after: Side) -> Comparison:
         tolerated=TOLERATED_REPEATED if paired else TOLERATED_ALONE,
         long_steps=[] if paired or unit != "step" else _long_steps(old[0], new[0]),
         batches_per_step=batches if all(batches) else None,
+        flop_per_call=_flop_per_call(old, new),
     )
+
+
+def _calls_per_step(side: Sequence[Observation]) -> dict[Key, float]:
+    """Return how often a step calls each operator and kernel, on average."""
+    calls: dict[Key, float] = defaultdict(float)
+    for each in side:
+        summary, steps = each.summary, len(each.summary.steps) * len(side)
+        for row in summary.operators:
+            calls["operator", row.name] += row.calls / steps
+        for kernel in summary.kernels:
+            calls["kernel", kernel.name] += kernel.calls / steps
+    return calls
+
+
+def _with_calls(
+    change: FigureChange, before: Mapping[Key, float], after: Mapping[Key, float]
+) -> FigureChange:
+    """Return the change with how often a step calls it, where that differs between the sides."""
+    old = sum(before.get((change.group, name), 0.0) for name in change.was or (change.what,))
+    new = after.get((change.group, change.what), 0.0)
+    if not old or not new or abs(old - new) <= OTHER_CALLS * max(old, new):
+        return change
+    return msgspec.structs.replace(change, calls=(old, new))
+
+
+def _mean_flop(side: Sequence[Observation]) -> dict[str, list[float]]:
+    """Return what a call of each operator computes in each capture that has its shapes."""
+    flop: dict[str, list[float]] = {}
+    for each in side:
+        for name, mean in each.flop_per_call.items():
+            flop.setdefault(name, []).append(mean)
+    return flop
+
+
+def _flop_per_call(old: Sequence[Observation], new: Sequence[Observation]) -> FlopPerCall | None:
+    """Return the operator with most work whose calls do other work now; None without such."""
+    before, after = (_mean_flop(side) for side in (old, new))
+    for operator in (name for name in before if name in after):
+        flop = [float(np.mean(side[operator])) for side in (before, after)]
+        if max(flop) - min(flop) > OTHER_CALLS * max(flop):
+            return FlopPerCall(operator, *flop)
+    return None
 
 
 def _long_steps(old: Observation, new: Observation) -> list[LongStep]:

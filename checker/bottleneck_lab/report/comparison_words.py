@@ -127,7 +127,11 @@ def describe_speedup(comparison: Comparison) -> str:
 
 def describe_differences(comparison: Comparison) -> list[str]:
     """State what differs beside the code, and what then cannot be told; empty if nothing does."""
-    scaling = [*_describe_scaling(comparison), *_describe_batches(comparison)]
+    scaling = [
+        *_describe_scaling(comparison),
+        *_describe_batches(comparison),
+        *_describe_flop(comparison),
+    ]
     if not comparison.differences:
         return scaling
     kinds = {difference.kind for difference in comparison.differences}
@@ -140,6 +144,18 @@ def describe_differences(comparison: Comparison) -> list[str]:
         verdict = "Nothing can be concluded: record both again in the same way."
     lines = [f"Before and after are not alike: {d.sentence}." for d in comparison.differences]
     return [*scaling, *lines, verdict]
+
+
+def _describe_flop(comparison: Comparison) -> list[str]:
+    """State that calls of an operator do other work than before, by their shapes."""
+    each = comparison.flop_per_call
+    if each is None:
+        return []
+    before, after = (f"{flop / 1e6:.3g} MFLOP" for flop in (each.before, each.after))
+    return [
+        f"The shapes differ: {each.operator} computes {before} a call before, and {after} after. If"
+        " that is another batch size, compare times for each sample."
+    ]
 
 
 def _describe_scaling(comparison: Comparison) -> list[str]:
@@ -328,6 +344,8 @@ def label_change(
     if cpu_only and (change.group, change.what) == ("device", "compute"):
         return "running operators"
     name = _LABELS.get((change.group, change.what)) or kernels.get(change.what, change.what)
+    if change.calls:
+        name = f"{name}, {change.calls[0]:.3g} → {change.calls[1]:.3g} a step"
     if not change.was:
         return name
     if change.group == "line":

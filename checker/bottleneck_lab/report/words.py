@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
+from bottleneck_lab.analysis.comparability import VERSIONS, format_version
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.startup import StartUp
@@ -763,7 +764,7 @@ def describe_facts(facts: Mapping[str, str]) -> dict[str, str]:
             described[name] = "no" if facts[fact] in ("0", "False", "false") else "yes"
     for fact, name in _VERSIONS.items():
         if fact in facts:
-            described[name] = facts[fact]
+            described[name] = format_version(facts[fact])
     if facts.get(CALIBRATED, "").isdecimal():
         batch = format_duration(int(facts[CALIBRATED]))
         described["emulated device"] = f"set to {batch} for a full batch, by this machine's speed"
@@ -777,7 +778,7 @@ _RECORDED = {
     MODELLED_HOST: "host's times modelled",
 }
 _VERSIONS = {
-    "cuda_driver_version": "CUDA driver",
+    **VERSIONS,
     "EXPORT_PRODUCT_VERSION": "Nsight Systems",
 }
 

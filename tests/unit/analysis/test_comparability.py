@@ -225,3 +225,59 @@ def test_without_steps_the_whole_recording_is_compared(timeline_of):
     comparison = compare(observe(without), observe(without))
     assert comparison.unit == "recording"
     assert "whole recording" in printed(comparison)
+
+
+def complete(cat: str, name: str, start: float, us: float, **args) -> dict:
+    where = {"ph": "X", "pid": 1, "tid": 1, "ts": start, "dur": us}
+    return where | {"cat": cat, "name": name, "args": args}
+
+
+def matrix_work(tmp_path, name: str, calls: int = 20, rows: int = 32, **facts):
+    """Six steps that call a product of `rows` times 1024 x 1024, 100 us for each 32 rows."""
+    events, at, number = [], 1000.0, 0
+    us = 100.0 * rows / 32
+    for step in range(7):
+        begin = at
+        for _ in range(calls):
+            number += 1
+            shapes = {
+                "External id": number,
+                "Input Dims": [[1024], [rows, 1024], [1024, 1024]],
+                "Input type": ["float", "float", "float"],
+            }
+            where = {"device": 0, "stream": 7, "correlation": number, "External id": number}
+            for cat, called, start, length, args in (
+                ("cpu_op", "aten::addmm", at, 20.0, shapes),
+                ("cuda_runtime", "cudaLaunchKernel", at + 2, 5.0, {"correlation": number}),
+                ("kernel", "sgemm", at + 9, us, where),
+            ):
+                events.append(complete(cat, called, start, length, **args))
+            at += us + 20.0
+        events.append(complete("user_annotation", f"ProfilerStep#{step}", begin, at - begin))
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events} | facts))
+    return load(path)
+
+
+def test_other_versions_of_cuda_are_a_difference(tmp_path):
+    before = matrix_work(tmp_path, "before", cuda_runtime_version=11080)
+    after = matrix_work(tmp_path, "after", cuda_runtime_version=12080)
+    comparison = compare(before, after)
+    assert comparison.outcome == "cannot tell"
+    assert "CUDA runtime 11.8 before, 12.8 after" in printed(comparison)
+    assert compare(before, matrix_work(tmp_path, "none")).differences == []
+
+
+def test_fewer_calls_are_named(tmp_path):
+    before, after = matrix_work(tmp_path, "before", 40), matrix_work(tmp_path, "after", 20)
+    text = printed(compare(before, after))
+    assert "sgemm, 40 → 20 a step" in text
+    assert "aten::addmm, 40 → 20 a step" in text
+    assert "a step" not in printed(compare(before, matrix_work(tmp_path, "again", 40)))
+
+
+def test_a_larger_batch_is_told_from_slower_code(tmp_path):
+    before, after = matrix_work(tmp_path, "before"), matrix_work(tmp_path, "after", rows=64)
+    text = printed(compare(before, after))
+    assert "aten::addmm computes 67.1 MFLOP a call before, and 134 MFLOP after" in text
+    assert "The shapes differ" not in printed(compare(before, matrix_work(tmp_path, "again")))

@@ -51,6 +51,9 @@ _FACTS = (
     "profile_memory",
     "record_shapes",
     "cuda_driver_version",
+    "cuda_runtime_version",
+    "hip_driver_version",
+    "hip_runtime_version",
     MODELLED_HOST,
     CALIBRATED,
 )
