@@ -17,7 +17,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.steps.window import find_window, queued_before, step_rows
-from bottleneck_lab.trace.names import LINES_OF
+from bottleneck_lab.trace.names import HALVES, LINES_OF
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
 Ground = Literal["idle", "host", "kernels", "steps"]
@@ -30,6 +30,11 @@ UNSEEN_SHARE = 0.05
 """Idle time in which the device must have worked, beyond this share of the time, is a reason."""
 FEW_KERNELS = 20
 LOST_CALLS_SHARE = 0.2
+FEW_CALLS = 50
+SHORTEST_NS = 500_000
+"""The shortest of a few dozen calls and pieces of work takes microseconds; where all take longer
+than this, their times are in another unit.
+"""
 READING = ("aten::_local_scalar_dense",)
 READING_NS = 50_000
 """Reading a value of a CPU's tensor takes about a microsecond: one that takes longer waited."""
@@ -69,7 +74,7 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
     """
     notes, missing = [], []
     for note in timeline.notes:
-        if "impossible times" in note or "malformed" in note:
+        if any(words in note for words in ("impossible times", "malformed", HALVES)):
             missing.append(Missing(note, 1.0, ALL))
         else:
             notes.append(note)
@@ -80,6 +85,7 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
     missing += _empty_steps(timeline)
     missing += _work_elsewhere(timeline)
     missing += _overlapping_kernels(timeline)
+    notes += _times_in_other_units(timeline)
     if len(step_rows(timeline)) == 1:
         notes.append("only one step was recorded: variation is unknown")
     reasons = []
@@ -94,6 +100,23 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         )
         notes.append(slowed)
     return Quality(not missing, reasons, notes, missing, slowed)
+
+
+def _times_in_other_units(timeline: Timeline) -> list[str]:
+    """Return a note where even the shortest of many calls and pieces of work take as long as they
+    do in microseconds, written as nanoseconds.
+    """
+    calls, device = timeline.runtime, timeline.device
+    if min(len(calls), len(device)) < FEW_CALLS or timeline.emulated:
+        return []
+    shortest_ns = min(int((each.end - each.start).min()) for each in (calls, device))
+    if shortest_ns < SHORTEST_NS:
+        return []
+    return [
+        f"none of {len(calls)} calls of the runtime takes under {SHORTEST_NS / 1e6:.1f} ms, where"
+        " most take microseconds: times are 1000 times too long if the file has ns, since a Chrome trace"
+        " is in µs"
+    ]
 
 
 def _frames_slowed(timeline: Timeline) -> bool:

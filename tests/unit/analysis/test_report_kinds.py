@@ -8,7 +8,7 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.wording import list_numbers
 
-from .test_report_variants import job_of, joined, summary_of, write
+from .test_report_variants import job_of, joined, loop, summary_of, write
 from .test_reports import finding, idle_shares, text_of
 
 
@@ -230,3 +230,30 @@ def test_kernels_side_by_side_have_shares_of_their_summed_time(make, tmp_path):
     text = text_of(summary)
     assert "100.0%" in text
     assert "Kernels ran side by side" in text
+
+
+def test_events_in_two_halves_are_missing(make, tmp_path):
+    run = loop(make)
+    halves = []
+    for event in run.events:
+        if event["cat"] in ("cpu_op", "user_annotation"):
+            begin = {key: value for key, value in event.items() if key != "dur"}
+            end = {"ph": "E", "ts": event["ts"] + event["dur"]}
+            halves += [begin | {"ph": "B"}, begin | end]
+        else:
+            halves.append(event)
+    run.events = sorted(halves, key=lambda event: event["ts"])
+    summary = summary_of(tmp_path, run)
+    assert not summary.quality.reliable
+    assert summary.quality.reasons[0].startswith("66 events are in two halves (B and E)")
+    assert not summary.findings
+
+
+def test_times_in_nanoseconds_are_pointed_out(make, tmp_path):
+    run = loop(make)
+    assert summary_of(tmp_path, run).quality.notes == []
+    for event in run.events:
+        event["dur"] *= 1000
+        event["ts"] *= 1000
+    notes = summary_of(tmp_path, run).quality.notes
+    assert any("1000 times too long" in each for each in notes)

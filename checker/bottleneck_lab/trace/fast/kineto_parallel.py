@@ -52,6 +52,7 @@ class _Piece:
     threads: list[tuple[str, str]]
     thread_names: dict[tuple[str, str], str]
     malformed: int
+    halves: int
     overhead_ns: int
     offset: int
 
@@ -173,6 +174,7 @@ def _hand_over(
         threads=columns.threads.order[numbered[1] :],
         thread_names=columns.thread_names,
         malformed=columns.malformed,
+        halves=columns.halves,
         overhead_ns=columns.overhead_ns,
         offset=offset,
     )
@@ -198,5 +200,6 @@ def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
     for thread, name in piece.thread_names.items():
         columns.thread_names.setdefault(thread, name)
     columns.malformed += piece.malformed
+    columns.halves += piece.halves
     columns.overhead_ns += piece.overhead_ns
     return piece.offset

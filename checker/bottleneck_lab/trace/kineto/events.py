@@ -45,11 +45,12 @@ HOST_CATEGORIES = {
 }
 OF_RUNTIMES = ("_runtime", "_driver")
 """End the categories of calls of any device's runtime, also of one that is not listed."""
+KNOWN_CATEGORIES = {*DEVICE_CATEGORIES, *HOST_CATEGORIES}
 IGNORED_SPANS = ("trace", "gpu_user_annotation")
 FLOWS = ("ac2g", "fwdbwd", "async_cpu_to_gpu")
 MEMORY_EVENT = "[memory]"
 """The name of an allocation or a free."""
-PHASES = {"i": "instants", "I": "instants", "M": "metadata"}
+PHASES = {"i": "instants", "I": "instants", "M": "metadata", "B": "halves"}
 
 
 class _Call(msgspec.Struct, gc=False, frozen=True):

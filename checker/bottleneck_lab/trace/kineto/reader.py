@@ -17,6 +17,7 @@ from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.kineto.memory import NamedMemory
 from bottleneck_lab.trace.names import (
     CALIBRATED,
+    HALVES,
     MODELLED_HOST,
     copy_of,
     is_communication,
@@ -164,6 +165,11 @@ def _notes(columns: Columns, metadata: dict[str, Any], impossible: int) -> Itera
         yield from (str(each)[:300] for each in remarks[:10])
     if columns.malformed:
         yield f"{columns.malformed} malformed events were left out"
+    if columns.halves:
+        yield (
+            f"{columns.halves} events are in {HALVES}, and were left out: only complete ones (X)"
+            " are read"
+        )
     if columns.overhead_ns:
         yield f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
     if impossible:
