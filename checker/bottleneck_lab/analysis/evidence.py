@@ -53,6 +53,8 @@ class Evidence(msgspec.Struct, frozen=True):
     memory: list[MemoryUse] = []
     stragglers: list[Straggler] = []
     step_ns: list[int] = []
+    driver_calls: dict[str, int] = {}
+    """How often the host asked the driver for memory or gave it back, by the calls' names."""
     settled_ns: list[int] = []
     """The steps' times without what a recording's first holds of the start-up, and of work that was
     queued before it.

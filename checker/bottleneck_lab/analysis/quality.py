@@ -114,8 +114,8 @@ def _times_in_other_units(timeline: Timeline) -> list[str]:
         return []
     return [
         f"none of {len(calls)} calls of the runtime takes under {SHORTEST_NS / 1e6:.1f} ms, where"
-        " most take microseconds: times are 1000 times too long if the file has ns, since a Chrome trace"
-        " is in µs"
+        " most take microseconds: times are 1000 times too long if the file has ns, since a Chrome"
+        " trace is in µs"
     ]
 
 

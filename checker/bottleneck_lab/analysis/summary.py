@@ -52,7 +52,7 @@ from bottleneck_lab.analysis.host.syncs import (
 )
 from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_workers
-from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
+from bottleneck_lab.analysis.memory.growth import MemoryUse, find_driver_calls, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, find_collective_waits
 from bottleneck_lab.analysis.ranks.departures import Departures, find_departures
@@ -313,6 +313,7 @@ class _WorkSide(NamedTuple):
     ranges: list[RangeRow]
     generation: GenerationUse | None
     settled_ns: list[int]
+    driver_calls: dict[str, int]
     startup: StartUp | None
     longest_line_share: float
 
@@ -332,6 +333,7 @@ def _work_side(whole: Timeline) -> _WorkSide:
         ranges=find_ranges(whole, find_window(whole)),
         generation=find_generation(whole),
         settled_ns=settled_costs(whole, steps),
+        driver_calls=find_driver_calls(timeline),
         startup=find_startup(whole),
         longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
     )
@@ -403,6 +405,7 @@ def _with_rows(seen: Evidence, host: _HostSide, work: _WorkSide) -> Evidence:
         departures=work.departures,
         step_ns=[step.cost_ns for step in work.steps],
         settled_ns=work.settled_ns,
+        driver_calls=work.driver_calls,
         steps=len(work.steps),
     )
 

@@ -121,7 +121,8 @@ class MemoryTable:
     """Allocations (`bytes` > 0) and frees (< 0) as the framework saw them; `allocated` is the total
     after it (-1: not recorded), `device` -1 is the host.
 
-    `address` joins a free to its allocation (-1: not recorded).
+    `address` joins a free to its allocation (-1: not recorded). `name` is the line of the program
+    that ran, where the trace says so, as those of a virtual GPU do; else the event's own name.
     """
 
     start: Ints
@@ -132,6 +133,7 @@ class MemoryTable:
     rank: SmallInts
     device: Numbers
     thread: Numbers
+    name: Numbers
 
     def __len__(self) -> int:
         return len(self.start)

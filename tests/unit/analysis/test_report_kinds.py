@@ -257,3 +257,19 @@ def test_times_in_nanoseconds_are_pointed_out(make, tmp_path):
         event["ts"] *= 1000
     notes = summary_of(tmp_path, run).quality.notes
     assert any("1000 times too long" in each for each in notes)
+
+
+def test_calls_that_allocate_from_the_driver_are_named(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", 300.0)
+        run.wait("cudaFree")
+        for _ in range(3):
+            start = run.host
+            run.python(900.0)
+            run.add("cuda_runtime", "cudaMalloc", start, 900.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    churn = finding(summary_of(tmp_path, run), "allocator-churn")
+    assert "cudaMalloc (18 calls), cudaFree (6 calls)" in churn.evidence

@@ -440,6 +440,8 @@ def driver_allocations(seen: Evidence) -> list[Detection]:
     if not often:
         evidence = (
             f"For {share:.0%} of the time the device was idle while the host was asking the driver"
-            " for memory, or giving it back."
+            " for memory, or giving it back"
         )
+        names = [f"{name} ({count} calls)" for name, count in seen.driver_calls.items()]
+        evidence += f": {', '.join(names[:4])}." if names else "."
     return [Detection(evidence, share, removal=Removal(causes=("allocation",)))]

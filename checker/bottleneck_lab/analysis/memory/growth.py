@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -13,7 +14,6 @@ from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holde
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
-from bottleneck_lab.trace.kineto.memory import NamedMemory
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
 
@@ -63,6 +63,15 @@ LET_GO = 0.5
 """A level below this part of the one a step earlier: the program has let go of what it held."""
 JUST_BEFORE_NS = 2
 """The clock of a trace counts 1 ns or more."""
+
+
+def find_driver_calls(timeline: Timeline) -> dict[str, int]:
+    """Return how often the host asked the driver for memory or gave it back, by the calls' names,
+    most calls first.
+    """
+    calls = timeline.runtime.name[named(timeline, timeline.runtime, ALLOCATION_CALL)]
+    counts = Counter(calls.tolist()).most_common()
+    return {timeline.strings[name]: count for name, count in counts}
 
 
 def find_memory(timeline: Timeline) -> list[MemoryUse]:
@@ -144,11 +153,10 @@ def _lines(timeline: Timeline, rows: MemoryTable) -> list[str]:
     since an allocation may be recorded at the very end of its operator's time.
     """
     lines = code_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
-    if isinstance(rows, NamedMemory):
-        recorded = {name: LINE.match(timeline.strings[name]) for name in set(rows.name.tolist())}
-        for i, name in enumerate(rows.name.tolist()):
-            if match := recorded[name]:
-                lines[i] = without_folders(match.group())
+    recorded = {name: LINE.match(timeline.strings[name]) for name in set(rows.name.tolist())}
+    for i, name in enumerate(rows.name.tolist()):
+        if match := recorded[name]:
+            lines[i] = without_folders(match.group())
     return lines
 
 

@@ -14,7 +14,6 @@ from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, Read
 from bottleneck_lab.trace.foreign import refuse_ascend, refuse_jax
 from bottleneck_lab.trace.kineto.columns import LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
-from bottleneck_lab.trace.kineto.memory import NamedMemory
 from bottleneck_lab.trace.names import (
     CALIBRATED,
     HALVES,
@@ -29,6 +28,7 @@ from bottleneck_lab.trace.timeline import (
     DeviceTable,
     HostTable,
     Ints,
+    MemoryTable,
     Thread,
     Timeline,
     WorkTable,
@@ -128,7 +128,7 @@ def assemble(
         operators=operators,
         ranges=ranges,
         python=python,
-        memory=make_table(NamedMemory, **memory, rank=_everywhere(rank, memory)),
+        memory=make_table(MemoryTable, **memory, rank=_everywhere(rank, memory)),
         threads=tuple(
             Thread(rank, pid, tid, columns.thread_names.get((pid, tid), ""))
             for pid, tid in columns.threads.order
