@@ -114,7 +114,7 @@ class IdleCause:
 IDLE_CAUSES: tuple[IdleCause, ...] = (
     IdleCause(
         "queued",
-        "between queued kernels",
+        "queued kernels",
         "gap-outside",
         "the next work was already queued: the device's own pause between two kernels, or one"
         " stream waiting for another",
@@ -253,7 +253,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
     ),
     IdleCause(
         "startup",
-        "before the first work",
+        "before first work",
         "gap-outside",
         "the device had not been given any work yet",
         "before the first work, where no steps are marked, or where one call of the runtime was"
@@ -263,7 +263,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
     ),
     IdleCause(
         "ending",
-        "after the last work",
+        "after last work",
         "gap-outside",
         "the device was given no more work",
         "after the last work, where no steps are marked",

@@ -131,7 +131,8 @@ QUESTIONS = (
         "idle-in-ranges",
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
         " long? (Percent: of the time from a device's first work to its last, or of the marked"
-        " steps. Idle time outside every marked range is in no row: `--gap 1` shows a stretch.)",
+        " steps, summed over threads. Idle time outside every marked range is in no row: `--gap 1`"
+        " shows a stretch.)",
         f"""
         SELECT ranges.name,
                CASE WHEN count(DISTINCT threads.name) > 1

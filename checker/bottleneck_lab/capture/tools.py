@@ -120,7 +120,7 @@ def _record_as_its_kind(workload: Workload, out: Path, progress: Progress) -> li
     first.
     """
     lines: list[str] = []
-    with context_of(workload) as context:
+    with context_of(workload, progress) as context:
         progress("running the workload under torch.profiler", 0.1)
         status = kind_of(workload.lab).profile(context, out / TRACE, lines.append)
     if status or not (out / TRACE).is_file():

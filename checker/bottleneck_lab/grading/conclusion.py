@@ -88,7 +88,7 @@ def conclude(
             message = message[:1].lower() + message[1:]
         return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{message}", [machine.remedy])
     no_pass = _failure(results, specs, about, stopped)
-    no_pass = no_pass or _undecided(results, conditions or Conditions())
+    no_pass = no_pass or _undecided(results, specs, conditions or Conditions())
     if no_pass:
         return no_pass
     # One with a figure says more than a plain yes.
@@ -252,7 +252,9 @@ def _advice_after(stopped: Stopped) -> list[str]:
     return [mend] if unread else [mend, *advice]
 
 
-def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Conclusion | None:
+def _undecided(
+    results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], conditions: Conditions
+) -> Conclusion | None:
     open_ = [result for result in results if result.holds is None]
     if not open_:
         return None
@@ -263,6 +265,10 @@ def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Co
             f"Two runs of the same code differed by {conditions.doubt:.0%} here, so a target must"
             f" be beaten by {conditions.doubt:.0%}. {cause}"
         )
+    if len(open_) < len(results):
+        labels = {spec.id: spec.label or spec.id for spec in specs}
+        names = "; ".join(labels.get(result.id, result.id) for result in open_)
+        advice = [f"All else is right. Still open: {names}.", *advice]
     return Conclusion(
         Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice
     )

@@ -203,7 +203,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
         elif comparison.unit == "image":
             basis = (
                 "Times are means for each answered image, except for a batch's own. A range adds"
-                " up those of all threads."
+                " up the wall time of all threads, with their waits for a core."
             )
         else:
             basis = "A side without marked steps has the times of its whole recording."

@@ -483,7 +483,8 @@ def test_inconclusive_names_the_surest_cause_and_what_to_do(conditions, cause):
     conclusion = conclude(results, specs=SPECS, conditions=conditions)
     assert conclusion.outcome is Outcome.INCONCLUSIVE
     assert cause in conclusion.summary
-    assert len(conclusion.advice) == 2
+    assert len(conclusion.advice) == 3
+    assert conclusion.advice[0] == "All else is right. Still open: speedup."
 
 
 def test_no_time_to_measure_is_not_called_close_to_the_target():

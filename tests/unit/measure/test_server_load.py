@@ -26,6 +26,7 @@ from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
 from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, message
 from bottleneck_lab.measure.kinds.http_server.load.stolen import Stolen
 from bottleneck_lab.measure.kinds.http_server.local_server import compare
+from bottleneck_lab.measure.kinds.inference_server import run as inference_run
 from bottleneck_lab.measure.kinds.inference_server.judging import LIGHT_AT_MOST, seen_by_model
 from bottleneck_lab.measure.kinds.inference_server.pictures import (
     ALIKE_SHARE,
@@ -371,6 +372,9 @@ def test_where_nothing_is_answered_no_loops_are_compared():
 def test_both_loops_are_drawn_to_one_scale():
     text = compare_loops(made_up(np.full(200, 0.05)), made_up(np.full(200, 0.5)), 16, 100.0)
     assert "coordinated omission" in text
+    legend = "  (▒ closed, █ open)"
+    assert legend in text
+    text = text.replace(legend, "")
     closed, opened = (
         (line for line in text.splitlines() if "▒" in line),
         (line for line in text.splitlines() if "█" in line),
@@ -389,8 +393,34 @@ def test_loops_of_one_rate_and_two_p99s_are_not_said_to_agree():
     assert "Only the open loop's p99 is what users see" in text
 
 
+def test_a_size_without_latencies_is_loaded_for_longer_and_each_is_announced(monkeypatch):
+    """The size before may have been slower, and its time too short all the same."""
+    loads, announced = [], []
+
+    def point(size, _level, seconds, *_):
+        loads.append((size, seconds))
+        latency_s = 0.5 if size < 16 or seconds > 3 else None
+        return Point(size, 48.0, latency_s, latency_s, float(size))
+
+    monkeypatch.setattr(inference_run, "point", point)
+    server = SimpleNamespace(address="", follow=None, batches=[], command=lambda *_: None)
+    bench = SimpleNamespace(
+        load=SimpleNamespace(closed=lambda *_, **__: None),
+        context=SimpleNamespace(
+            settings=SimpleNamespace(clients=64), progress=lambda text, _: announced.append(text)
+        ),
+    )
+    plateau = inference_run._plateau(server, bench, 16, 1.5)
+    assert [seconds for size, seconds in loads if size == 16] == [2.0, 4.0]
+    assert all(each.p50_s for each in plateau.points)
+    assert announced[0] == "loading the server with batches of up to 1 (1 of 6 sizes)"
+
+
 def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
     points = [Point(1, 81.0, 0.2, 0.2, 1.0), Point(8, 300.0, 0.1, 0.1, 6.0)]
+    unmeasured = show_plateau(Plateau(64, [Point(1, 81.0, None, None, 1.0)]))
+    assert "–" in unmeasured
+    assert "never" not in unmeasured, "too short a load says nothing of the server"
     text = show_plateau(Plateau(64, points))
     rows = [line for line in text.splitlines() if "█" in line]
     assert [row.split()[:4] for row in rows] == [

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.device.transfers import CollectiveRow
@@ -245,6 +246,11 @@ def test_a_stretch_says_once_what_ranks_did_alike(draw):
     assert "rank 3, device 3: computing 100%" in text
     assert "ranks 0-3, server: busy 100%" in text
     assert "\n rank 0, server: busy 100%" in text
+
+
+def test_no_cause_of_idle_time_is_cut_in_a_terminal_of_80_columns():
+    for cause in IDLE_CAUSES:
+        assert len(f"idle: {cause.label}") <= 80 // 3 - 3, cause.label
 
 
 def test_a_stretch_says_when_what_is_in_it_began_and_ended(draw):

@@ -38,10 +38,11 @@ def test_the_plateau_is_drawn_and_its_figures_stand_beside_it():
         "rates, then p99s"
     )
     assert '<td class="number">15.5</td>' in page
-    assert page.count(">never<") == 3, "of the last one p50 and p99, and over its column"
-    assert "is never, the server did not keep up" in page
+    assert page.count(">–<") == 3, "of the last one p50 and p99, and over its column"
+    assert "A latency is missing (–) where most clients had no second answer" in page
+    assert "Your server as it was captured, after the recording, which slows it." in page
     answered = Plateau(64, PLATEAU.points[:2])
-    assert "did not keep up" not in render_html(title="a server", plateau=answered)
+    assert "is missing" not in render_html(title="a server", plateau=answered)
 
 
 def test_without_points_there_is_no_such_section():

@@ -46,8 +46,9 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
             )
         ),
         lead=(
-            f"The server under load from {plateau.clients} concurrent clients, one maximum batch"
-            f" size after another. {_unanswered(points)}{plateau.doubt}".rstrip()
+            "Your server as it was captured, after the recording, which slows it. It was under load"
+            f" from {plateau.clients} concurrent clients, one maximum batch size after another."
+            f" {_unmeasured(points)}{plateau.doubt}".rstrip()
         ),
     )
 
@@ -69,17 +70,16 @@ def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
     return chart(spoken, bottom + _BELOW, drawn)
 
 
-def _unanswered(points: Sequence[Point]) -> str:
-    """Explain a latency that never came, where there is one."""
+def _unmeasured(points: Sequence[Point]) -> str:
+    """Explain a latency that is missing, where there is one."""
     if all(each.p99_s is not None for each in points):
         return ""
     return (
-        "Where a latency is never, the server did not keep up: too few requests were answered"
-        " while it was loaded. "
+        "A latency is missing (–) where most clients had no second answer before the load ended. "
     )
 
 
 def _ms(seconds: float | None) -> str:
     if seconds is None:
-        return "never"
+        return "–"
     return f"{1000 * seconds:.0f}"

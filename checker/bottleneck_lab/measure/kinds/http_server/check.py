@@ -368,7 +368,7 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> Doubt | None
     if decision.state is not state:
         reason = (
             f"The shipped server answered {before.rate:.0f} requests/s before and"
-            f" {after.rate:.0f} after, and against the second {_gain_would_be(context, decision)}."
+            f" {after.rate:.0f} after: by the second {_gain_would_be(context, decision)}."
         )
         return Doubt(decision.interval, reason)
     # What the shipped server loses is as suspect as what the learner's does.
@@ -376,10 +376,10 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> Doubt | None
         decision = _decide_against(context, observed, plateau.alone)
         if decision.state is not state:
             reason = (
-                f"Other programs kept {plateau.other_cores:.1f} cores busy while the shipped server"
-                f" answered {plateau.rate:.0f} requests/s, and may have cost it {plateau.lost:.0%}"
-                f" of its time: against {plateau.alone:.0f} {_gain_would_be(context, decision)}."
-                f"{_capped(plateau)}"
+                f"Beside {plateau.other_cores:.1f} cores of other programs the shipped server"
+                f" answered {plateau.rate:.0f} requests/s. Alone it might answer"
+                f" {plateau.alone:.0f}{_capped(plateau)}, and"
+                f" {_gain_would_be(context, decision)}."
             )
             return Doubt(decision.interval, reason)
     return None
@@ -388,16 +388,16 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> Doubt | None
 def _gain_would_be(context: Context[Any], decision: Decision) -> str:
     spec, interval = context.required("throughput"), decision.interval
     bounds = format_range(interval.low, interval.high, spec.unit, spec.target)
-    return f"it would be {bounds}"
+    return f"your gain would be {bounds}"
 
 
 def _capped(plateau: Plateau) -> str:
-    """Return why the shipped server might not have been even faster, as a sentence after a space;
-    empty where nothing is known to limit it.
+    """Return what limits the shipped server's rate with nothing else running, after a comma; empty
+    where nothing is known to.
     """
     if plateau.alone < plateau.limit:
         return ""
-    return " It cannot answer more, by the times of its pre-processing and of the device."
+    return ", the most that its pre-processing and the device allow"
 
 
 def impossible_gain(observed: Observed) -> str | None:

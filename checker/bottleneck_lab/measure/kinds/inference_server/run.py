@@ -35,6 +35,7 @@ from bottleneck_lab.measure.kinds.inference_server.bench import (
     start_calibrator,
 )
 from bottleneck_lab.measure.kinds.inference_server.plateau import (
+    MOST_POINT_S,
     SIZES,
     long_enough_s,
     max_batch_of,
@@ -161,13 +162,17 @@ def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: 
 
     points, clients, seconds = list[Point](), bench.context.settings.clients, point_s
     meter = LoadMeter(_family_cpu_s)
-    for size in SIZES:
+    for number, size in enumerate(SIZES):
+        bench.context.progress(
+            f"loading the server with batches of up to {size} ({number + 1} of {len(SIZES)} sizes)",
+            0.3 + 0.6 * number / len(SIZES),
+        )
         server.command("MAX_BATCH", size)
         closed(1, 0.1)  # Triton starts again with each size: wait until it answers
         result = measured(size, seconds)
         needed_s = long_enough_s(clients, result.rate, point_s)
-        if result.p50_s is None and needed_s > seconds:
-            result = measured(size, needed_s)
+        if result.p50_s is None and seconds < MOST_POINT_S:
+            result = measured(size, min(MOST_POINT_S, max(needed_s, 2 * seconds)))
         points.append(result)
         # A larger size is hardly slower: it is not tried with less first.
         seconds = needed_s
@@ -185,6 +190,7 @@ def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnL
     size = _max_batch(bench)
 
     def work(server: LocalServer) -> None:
+        context.progress("recording the server under load", 0.2)
         load_for_capture(server, bench.load, context.settings.clients)
         # The batch size must not change before the trace is written.
         while not trace.exists():

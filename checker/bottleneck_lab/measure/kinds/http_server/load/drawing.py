@@ -18,7 +18,11 @@ def bar(value: float, most: float, *, width: int = WIDTH, mark: str = "█") -> 
 
 
 def ms(seconds: float | None, digits: int = 0) -> str:
-    """Return seconds as milliseconds; `never` for no answer (infinite, or None)."""
-    if seconds is None or not math.isfinite(seconds):
+    """Return seconds as milliseconds; `never` for no answer (infinite), `–` where too few were
+    measured (None).
+    """
+    if seconds is None:
+        return "–"
+    if not math.isfinite(seconds):
         return "never"
     return f"{1000 * seconds:.{digits}f}"

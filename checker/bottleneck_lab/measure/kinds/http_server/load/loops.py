@@ -29,7 +29,7 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
             " when each was due."
         ),
         "",
-        f"latency, ms  {'closed':>7} {'open':>7}",
+        f"latency, ms  {'closed':>7} {'open':>7}  (▒ closed, █ open)",
     ]
     for share, first, second in rows:
         name = "slowest" if share == 100 else f"p{share}"
