@@ -61,7 +61,13 @@ from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
 from bottleneck_lab.analysis.steps.generation import GenerationUse, find_generation
 from bottleneck_lab.analysis.steps.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
-from bottleneck_lab.analysis.steps.window import Step, begun_inside, find_steps, find_window
+from bottleneck_lab.analysis.steps.window import (
+    Step,
+    begun_inside,
+    count_launches,
+    find_steps,
+    find_window,
+)
 from bottleneck_lab.analysis.what_if.gain import WhatIf
 from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.trace.names import is_host_modelled
@@ -313,6 +319,7 @@ class _WorkSide(NamedTuple):
     ranges: list[RangeRow]
     generation: GenerationUse | None
     settled_ns: list[int]
+    step_launches: list[int]
     driver_calls: dict[str, int]
     startup: StartUp | None
     longest_line_share: float
@@ -333,6 +340,7 @@ def _work_side(whole: Timeline) -> _WorkSide:
         ranges=find_ranges(whole, find_window(whole)),
         generation=find_generation(whole),
         settled_ns=settled_costs(whole, steps),
+        step_launches=count_launches(whole, steps),
         driver_calls=find_driver_calls(timeline),
         startup=find_startup(whole),
         longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
@@ -405,6 +413,7 @@ def _with_rows(seen: Evidence, host: _HostSide, work: _WorkSide) -> Evidence:
         departures=work.departures,
         step_ns=[step.cost_ns for step in work.steps],
         settled_ns=work.settled_ns,
+        step_launches=work.step_launches,
         driver_calls=work.driver_calls,
         steps=len(work.steps),
     )

@@ -2,9 +2,12 @@
 built, by stepping them again without what slows them.
 """
 
+import msgspec
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.analysis.detectors.work import uneven_steps
+from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.wording import list_numbers
 
@@ -273,3 +276,24 @@ def test_calls_that_allocate_from_the_driver_are_named(make, tmp_path):
         run.range(f"ProfilerStep#{number}", begin)
     churn = finding(summary_of(tmp_path, run), "allocator-churn")
     assert "cudaMalloc (18 calls), cudaFree (6 calls)" in churn.evidence
+
+
+def test_a_step_with_an_evaluation_in_it_does_other_work(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(20):
+        step_of(run, number, kernels=20 if number != 9 else 600)
+    only = finding(summary_of(tmp_path, run), "uneven-steps")
+    assert only.title == "Some steps do other work than the rest"
+    assert "launches 600 kernels, and a typical step 20" in only.evidence
+
+
+def test_slow_steps_with_the_same_work_are_not_said_to_do_other():
+    times = [10**7] * 19 + [15 * 10**7]
+    seen = Evidence([], step_ns=times, settled_ns=times, wall_ns=sum(times))
+    for launches, title in (
+        ([20] * 20, ""),
+        ([20] * 19 + [40], "Some steps do other work than the rest"),
+        ([], ""),
+    ):
+        (only,) = uneven_steps(msgspec.structs.replace(seen, step_launches=launches))
+        assert only.title == title

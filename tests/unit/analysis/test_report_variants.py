@@ -201,7 +201,7 @@ def ranks_of(make, tmp_path, count: int = 2, ahead: float = 0.0):
     return summarise(load(tmp_path / "job"))
 
 
-@pytest.mark.parametrize("ahead", [-5_000.0, 800.0])
+@pytest.mark.parametrize("ahead", [-5_000.0, 800.0, 3_000_000.0])
 def test_clocks_that_disagree_are_set_by_the_collectives(make, tmp_path, ahead):
     right = ranks_of(make, tmp_path).collective_waits
     summary = ranks_of(make, tmp_path, ahead=ahead)

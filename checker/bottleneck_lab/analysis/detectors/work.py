@@ -61,6 +61,12 @@ LATE_START = (
     " If the start counts, see what this rank does before its first step that the others do not:"
     " loading, compiling, a slow disk."
 )
+OTHER_WORK = 1.5
+"""A slow step that launches this many times as many kernels as a typical one does other work."""
+OTHER_STEPS = (
+    "If that is an evaluation, a checkpoint or the like, do it less often, or mark it with"
+    " record_function and outside of steps, to see it by itself."
+)
 LISTED_RANKS = 8
 MOSTLY_ONE = 2 / 3
 """Of a rank that causes less of the waiting (0-1), the others are late nearly as often."""
@@ -426,7 +432,16 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
         f"The slowest step takes {steps[-1] / 1e6:.2f} ms, while half of all steps take under "
         f"{median / 1e6:.2f} ms; the excess is {share:.0%} of the time."
     )
-    return [Detection(evidence, share)]
+    launches = seen.step_launches or [0]
+    most = launches[max(range(len(launches)), key=lambda at: seen.settled_ns[at])]
+    usual = sorted(launches)[len(launches) // 2]
+    if most <= OTHER_WORK * usual or not usual:
+        return [Detection(evidence, share)]
+    what = "calls {} operators" if seen.on_cpu else "launches {} kernels"
+    evidence += (
+        f" The slowest {what.format(most)}, and a typical step {usual}: it does other work, too."
+    )
+    return [Detection(evidence, share, "Some steps do other work than the rest", OTHER_STEPS)]
 
 
 def outgrows(use: MemoryUse) -> bool:

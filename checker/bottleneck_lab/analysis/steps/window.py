@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -220,6 +221,23 @@ def find_steps(timeline: Timeline) -> list[Step]:
             )
         )
     return steps_found
+
+
+def count_launches(timeline: Timeline, steps: Sequence[Step]) -> list[int]:
+    """Return how many kernels each step launches; without calls of a device's runtime, how many
+    operators it calls.
+    """
+    table, counted = timeline.runtime, timeline.launching
+    if not len(table):
+        table, counted = timeline.operators, np.ones(len(timeline.operators), dtype=bool)
+    several = len(timeline.ranks) > 1
+    counts = []
+    for step in steps:
+        ends = (step.start_ns, step.start_ns + step.duration_ns)
+        rows = slice(*np.searchsorted(table.start, ends).tolist())
+        mine = counted[rows] & (table.rank[rows] == step.rank) if several else counted[rows]
+        counts.append(int(np.count_nonzero(mine)))
+    return counts
 
 
 def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
