@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.analysis.plateau import Plateau, Point
-from bottleneck_lab.measure.kinds.http_server import figures
+from bottleneck_lab.measure.kinds.http_server import figures, local_server
 from bottleneck_lab.measure.kinds.http_server.load import stolen as measured
 from bottleneck_lab.measure.kinds.http_server.load.generator import LOST, Generator, Plan, go_first
 from bottleneck_lab.measure.kinds.http_server.load.level import Level, Load
@@ -391,6 +391,25 @@ def test_loops_of_one_rate_and_two_p99s_are_not_said_to_agree():
     assert "agree" not in text
     assert "keeps this rate" in text
     assert "Only the open loop's p99 is what users see" in text
+
+
+def test_operators_run_on_as_many_threads_as_in_a_check(monkeypatch, tmp_path):
+    """A capture would else show waits that no check has."""
+    given = []
+    monkeypatch.setattr(local_server, "stream", lambda *arguments: given.append(arguments) or 0)
+
+    def closed(*_, **__):
+        raise local_server.Ended
+
+    context = SimpleNamespace(
+        workspace=tmp_path,
+        settings=SimpleNamespace(threads=1),
+        janitor=SimpleNamespace(folder=tmp_path),
+        lab=SimpleNamespace(spec=SimpleNamespace(entry="serve.py")),
+    )
+    launch = local_server.Launch("a.module", {}, channel=None, end=lambda: None)
+    local_server.serve_locally(context, launch, SimpleNamespace(closed=closed), None, print)
+    assert given[0][4]["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_size_without_latencies_is_loaded_for_longer_and_each_is_announced(monkeypatch):

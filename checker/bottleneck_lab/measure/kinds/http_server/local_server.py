@@ -123,10 +123,14 @@ def serve_locally(
     fds = {**launch.fds, "--control": theirs}
     options = [*as_options(fds), *launch.options, *(["--trace", str(trace)] if trace else [])]
     command = child_command(launch.program, context, options)
-    # The janitor removes this folder, with what a killed server leaves there.
-    temporary = {"TMPDIR": str(context.janitor.folder)}
+    # The janitor removes this folder, with what a killed server leaves there. An operator of
+    # PyTorch runs on as many threads as in a check.
+    environment = {
+        "TMPDIR": str(context.janitor.folder),
+        "OMP_NUM_THREADS": str(context.settings.threads),
+    }
     status = stream(
-        command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values())
+        command, context.workspace, context.janitor, on_line, environment, tuple(fds.values())
     )
     # The server has ended. Whoever still loads it must notice, so both ends close before the join.
     os.close(theirs)
