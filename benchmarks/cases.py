@@ -21,7 +21,8 @@ from pathlib import Path
 
 from bottleneck_lab import load, merge_ranks, summarise
 from bottleneck_lab.catalog import content_root
-from bottleneck_lab.grading.cases import MEMORY_GROWTH, Case
+from bottleneck_lab.grading.cases import Case
+from bottleneck_lab.grading.causes import MEMORY_GROWTH
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.workspace.cases import load_library
 

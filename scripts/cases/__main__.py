@@ -24,7 +24,8 @@ from scripts.cases.record import cost, elapsed_ms, lines_of, load_spec, run
 
 from bottleneck_lab import load, merge_ranks
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.grading.cases import CAUSES, Case, Switch
+from bottleneck_lab.grading.cases import Case, Switch
+from bottleneck_lab.grading.causes import CAUSES
 from bottleneck_lab.report.words import describe_gain
 from bottleneck_lab.workspace.cases import PROGRAM, Library
 from bottleneck_lab.workspace.folder import to_json

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from scripts.cases.record import PROGRAM, CaseSpec, Switch, apply
 
-from bottleneck_lab.grading.cases import MEMORY_GROWTH
+from bottleneck_lab.grading.causes import MEMORY_GROWTH
 
 
 class Recorded(BaseException):

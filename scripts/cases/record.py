@@ -19,7 +19,7 @@ from scripts.cases import ranks
 from scripts.cases.machine import Finished, Machine, Setting
 from scripts.cases.pretend import machine, pretended, running_on, uncounted
 
-from bottleneck_lab.grading.cases import MEMORY_GROWTH
+from bottleneck_lab.grading.causes import MEMORY_GROWTH
 
 PROGRAM = "program.py"
 PRINT_US = 30.0

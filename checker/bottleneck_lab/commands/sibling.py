@@ -10,7 +10,7 @@ from bottleneck_lab.commands.ui import print_json, say, say_next
 from bottleneck_lab.course.siblings import case_questions, draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
-from bottleneck_lab.grading.cases import MEMORY_GROWTH
+from bottleneck_lab.grading.causes import MEMORY_GROWTH
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.siblings import load_siblings, open_sibling

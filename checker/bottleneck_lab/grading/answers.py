@@ -9,24 +9,7 @@ from typing import Any
 
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
-
-_MEANINGS = {
-    "input-bound": "the next batch is not ready in time",
-    "launch-bound": "the host starts work more slowly than the device finishes it",
-    "synchronisation-bound": "the host waits for the device, and then the device for the host",
-    "copy-bound": "work waits for copies between host and device",
-    "communication-bound": "work waits for data from the other devices",
-    "network-bound": "requests or replies are held up on the network",
-    "straggler": "one rank takes longer, and the others wait for it",
-    "memory-bound": "the speed of the device's memory sets the pace",
-    "compute-bound": "the speed of the device's arithmetic sets the pace",
-    "host-bound": "the host does something else in the loop: files, compiling, Python",
-    "allocation-bound": "memory is taken from the driver again and again",
-    "shared-device": "another program uses the device at the same time",
-    "healthy": "nothing in the program is worth fixing, whatever sets its pace",
-    "memory-growth": "every step leaves more memory allocated than the one before",
-}
-"""The usual names of causes, for those who meet them for the first time."""
+from bottleneck_lab.grading.causes import MEANINGS
 
 _TYPED_FORMS = {"share": "60% or 0.6", "ratio": "2.5 or 2.5x"}
 """How a number that may have a unit is given to a command, by the type of its question."""
@@ -42,8 +25,8 @@ def describe_choices(question: QuestionSpec) -> list[str]:
     lines = []
     for number, choice in enumerate(question.choices, 1):
         line = f"{number}  {choice}"
-        if choice in _MEANINGS and f"`{choice}`" not in question.measure:
-            line += f": {_MEANINGS[choice]}"
+        if choice in MEANINGS and f"`{choice}`" not in question.measure:
+            line += f": {MEANINGS[choice]}"
         lines.append(line)
     return lines
 

@@ -17,27 +17,10 @@ import msgspec
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.diagnosis import SIGNS_OF
+from bottleneck_lab.grading.causes import CAUSES, MEMORY_GROWTH, SIGNS_OF
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.wording import counted
 
-MEMORY_GROWTH = "memory-growth"
-"""The cause whose evidence and gain are a share and a ratio of peak memory, not of time."""
-CAUSES = (
-    "input-bound",
-    "launch-bound",
-    "synchronisation-bound",
-    "allocation-bound",
-    "copy-bound",
-    "host-bound",
-    "communication-bound",
-    "straggler",
-    "memory-bound",
-    "compute-bound",
-    "shared-device",
-    MEMORY_GROWTH,
-    "healthy",
-)
 """Causes that can hold a case up: the choices of every case."""
 
 _IDLE = ("idle_python_share", "idle_files_share", "idle_host_share", "idle_sleep_share")

@@ -18,6 +18,7 @@ from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.answers import form_problem, format_answer
+from bottleneck_lab.grading.causes import SIGNS_OF
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.verdict import CriterionResult, Graded, Prediction
 
@@ -34,24 +35,6 @@ NEAR = 0.02
 
 BEYOND_AMDAHL = 1.1
 """A prediction may be rounded up by this much before Amdahl's law speaks against it."""
-
-SIGNS_OF = {
-    "input-bound": "the main thread waiting in its loading range while the device is idle",
-    "launch-bound": (
-        "many short kernels in every step, with gaps between them as long as the kernels"
-    ),
-    "synchronisation-bound": "a gap on the device after each of many waiting calls of the host",
-    "copy-bound": "copies on the device with no computation in parallel",
-    "communication-bound": "collectives on the device with no computation in parallel",
-    "compute-bound": "a device that is busy nearly all the time, with long kernels",
-    "memory-bound": "a busy device whose operators do little arithmetic per byte moved",
-    "host-bound": "a device that is idle while the main thread runs Python, files or a compiler",
-    "allocation-bound": "an idle device while the host takes memory from the driver in every step",
-    "straggler": "one rank whose own work takes longer than the others', step after step",
-    "shared-device": "the same kernels taking longer in some steps than in others",
-    "memory-growth": "more memory allocated after each step than after the one before",
-}
-"""The signs in a capture of each cause."""
 
 _OTHER_FIGURES = {
     "idle_share": "all of the device's idle time, whatever it waited for",

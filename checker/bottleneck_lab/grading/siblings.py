@@ -10,7 +10,8 @@ import msgspec
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
-from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH, gain_by_share, reported_beside
+from bottleneck_lab.grading.cases import gain_by_share, reported_beside
+from bottleneck_lab.grading.causes import CAUSES, MEMORY_GROWTH
 from bottleneck_lab.grading.diagnosis import grade_diagnosis
 from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import CriterionResult

@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import HintSpec, QuestionSpec, find_lab
 from bottleneck_lab.course import proving
-from bottleneck_lab.grading.cases import CAUSES
+from bottleneck_lab.grading.causes import CAUSES
 from bottleneck_lab.grading.figures import FIGURES, figures_of
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.trace import load

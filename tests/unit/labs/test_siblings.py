@@ -15,7 +15,8 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import Lab, SiblingSpec, load_labs
 from bottleneck_lab.course.proving import sibling_problems
 from bottleneck_lab.course.siblings import GradedCase
-from bottleneck_lab.grading.cases import CAUSES, gain_by_share
+from bottleneck_lab.grading.cases import gain_by_share
+from bottleneck_lab.grading.causes import CAUSES
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.siblings import (
     QUESTIONS,

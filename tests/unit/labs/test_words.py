@@ -8,7 +8,7 @@ import pytest
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.commands.solution import COMMENT
-from bottleneck_lab.grading.answers import _MEANINGS as MEANINGS
+from bottleneck_lab.grading.causes import MEANINGS
 from bottleneck_lab.grading.diagnosis import stretch_rule
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 

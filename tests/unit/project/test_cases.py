@@ -13,7 +13,8 @@ import pytest
 
 from bottleneck_lab import load
 from bottleneck_lab.analysis.host.lines import lines_at
-from bottleneck_lab.grading.cases import CAUSES, Case
+from bottleneck_lab.grading.cases import Case
+from bottleneck_lab.grading.causes import CAUSES
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import take
 from bottleneck_lab.workspace.cases import load_library

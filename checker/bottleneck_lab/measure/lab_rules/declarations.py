@@ -12,7 +12,7 @@ from bottleneck_lab.catalog import HintSpec, Lab, QuestionSpec, TextSpec
 from bottleneck_lab.declared import Keys, load_declared, position, unknown
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.answers import form_problem
-from bottleneck_lab.grading.cases import CAUSES
+from bottleneck_lab.grading.causes import CAUSES
 from bottleneck_lab.grading.figures import FIGURES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.workspace.cases import load_library
