@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from bottleneck_lab.grading.criteria import format_beside, format_figure
 from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, require_quiet
 from bottleneck_lab.measure.kinds.benchmark.trials import Counted
+from bottleneck_lab.wording import counted
 
 CLAIMED = 0.95
 """How often an interval claims to contain the true cost."""
@@ -266,27 +267,41 @@ def practice_line(trial: Trial) -> str:
 
 def practice_summary(done: list[Trial], settings: dict[str, Any]) -> str:
     """Return how many of the practice functions the learner's `benchmark` gets right."""
-    own = [trial for trial in done if trial.benchmark == "benchmark" and usable(trial)]
+    own = [trial for trial in done if trial.benchmark == "benchmark"]
+    good = [trial for trial in own if usable(trial)]
     quiet = [trial for trial in own if not trial.noisy]
-    close = sum(trial.error <= settings["within"] for trial in quiet)
-    contained = sum(not trial.missed_by(settings["nearly"]) for trial in own)
-    widths = ", ".join(format_figure(trial.relative_width, "x") for trial in own)
+    close = sum(usable(trial) and trial.error <= settings["within"] for trial in quiet)
+    contained = sum(not trial.missed_by(settings["nearly"]) for trial in good)
+    widths = ", ".join(format_figure(trial.relative_width, "x") for trial in good)
+    odd = [f" {_odd(trial)}" for trial in own if trial.answer and not usable(trial)]
     return (
         f"benchmark: {contained} of {len(own)} intervals contain the true cost to within"
-        f" {format_figure(settings['nearly'], 'share')}; their widths are {widths} an honest"
-        f" one's. Where calls vary by less than 10%, {close} of {len(quiet)} estimates are within"
-        f" {format_figure(settings['within'], 'share')} of it."
+        f" {format_figure(settings['nearly'], 'share')}"
+        + (f"; their widths are {widths} an honest one's" if widths else "")
+        + f". Where calls vary by less than 10%, {close} of {len(quiet)} estimates are within"
+        f" {format_figure(settings['within'], 'share')} of it.{''.join(odd)}"
     )
 
 
 def usable(trial: Trial) -> bool:
     """Return True if the answer is an estimate inside its interval."""
-    return (
-        len(trial.answer) == 3
-        and all(map(math.isfinite, trial.answer))
-        and 0 < trial.answer[0]
-        and trial.answer[1] <= trial.answer[0] <= trial.answer[2]
-    )
+    return not _flaw(trial.answer)
+
+
+def _flaw(answer: Sequence[float]) -> str:
+    """Return why figures are no estimate inside its interval; empty if they are one."""
+    if len(answer) != 3:
+        return f"returned {counted(len(answer), 'figure')} where three are wanted"
+    estimate, low, high = answer
+    if not all(map(math.isfinite, answer)):
+        return f"returned {estimate:.6g}, {low:.6g} and {high:.6g}, which are not all numbers"
+    if estimate <= 0:
+        return f"returned the estimate {estimate:.6g}, where a time is above 0"
+    if low > estimate:
+        return f"returned a lower end that is {low - estimate:.3g} s above its estimate"
+    if high < estimate:
+        return f"returned an upper end that is {estimate - high:.3g} s below its estimate"
+    return ""
 
 
 def judge(
@@ -350,9 +365,8 @@ def _odd(trial: Trial) -> str:
             f"`benchmark` reports that {trial.name} takes no time at all; it costs"
             f" {_microseconds(trial.cost_s)}."
         )
-    figures = ", ".join(f"{figure:.6g}" for figure in trial.answer)
     return (
-        f"{trial.name}: `benchmark` returned ({figures}); expected an estimate and the two ends of"
+        f"{trial.name}: `benchmark` {_flaw(trial.answer)}; expected an estimate and the two ends of"
         " an interval around it."
     )
 

@@ -172,3 +172,26 @@ def test_an_events_time_prints_as_a_number():
     end.record()
     machine.synchronize()
     assert type(start.elapsed_s(end)) is float
+
+
+@pytest.mark.parametrize(
+    ("figures", "flaw"),
+    [
+        ((4e-4,), "returned 1 figure where three are wanted"),
+        ((4e-4, 4e-4 + 1e-19, 4e-4), "a lower end that is 1.08e-19 s above its estimate"),
+        ((4e-4, 3e-4, 2e-4), "an upper end that is 0.0002 s below its estimate"),
+        ((-4e-4, -5e-4, 0.0), "the estimate -0.0004, where a time is above 0"),
+        ((math.nan, 1.0, 2.0), "nan, 1 and 2, which are not all numbers"),
+    ],
+)
+def test_an_answer_that_is_no_interval_says_why_and_counts_as_a_miss(figures, flaw):
+    judge = load_judge(LAB)
+    done = [trial for trial in judge.practice(SETTINGS) if trial.benchmark == "benchmark"]
+    for trial in done:
+        trial.answer = (trial.cost_s, 0.99 * trial.cost_s, 1.01 * trial.cost_s)
+    done[1].answer = figures
+    summary = judge.practice_summary(done, SETTINGS)
+    assert summary.startswith("benchmark: 3 of 4 intervals contain the true cost")
+    assert flaw in summary
+    (problem, *_) = judge.judge(done, SETTINGS)["cost"]
+    assert flaw in problem
