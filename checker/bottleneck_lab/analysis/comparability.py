@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.intervals import blocks
 from bottleneck_lab.analysis.plateau import BUSY_CORES
-from bottleneck_lab.trace.load import CORES, OTHER_CORES
+from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES
 from bottleneck_lab.trace.names import CALIBRATED, is_host_modelled
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
@@ -98,6 +98,8 @@ class Conditions:
     sizes: dict[str, Size] = field(default_factory=dict)
     """By the devices' names, as far as they are recorded."""
     load: Load | None = None
+    code: str = ""
+    """The hash of a lab's code; empty elsewhere."""
     versions: dict[str, str] = field(default_factory=dict)
     """Of the software below the program, by the reader's names, as far as they are recorded."""
 
@@ -136,6 +138,7 @@ def find_conditions(timeline: Timeline) -> Conditions:
         calibrated_ns(timeline),
         {info.name: Size(info.multiprocessors, info.memory_bytes) for info in infos if info.name},
         _load(timeline),
+        timeline.facts.get(CODE, ""),
         {
             name: format_version(timeline.facts[fact])
             for fact, name in VERSIONS.items()
@@ -197,6 +200,12 @@ def find_differences(before: Sequence[Conditions], after: Sequence[Conditions]) 
         *_programs(before, after),
         *_loads(before, after),
     ]
+
+
+def is_same_code(captures: Iterable[Conditions]) -> bool:
+    """Return True if all captures are known to be of the same code."""
+    codes = {each.code for each in captures}
+    return len(codes) == 1 and "" not in codes
 
 
 def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:

@@ -23,6 +23,7 @@ from bottleneck_lab.analysis.comparability import (
     Difference,
     find_conditions,
     find_differences,
+    is_same_code,
 )
 from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.host.line_matching import match_lines
@@ -206,6 +207,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """The change (a share) that is nobody's concern: an interval has to lie beyond it."""
     long_steps: list[LongStep] = []
     """Of one capture a side, the steps that move the mean away from a typical step."""
+    same_code: bool = False
+    """All captures are of the same code of a lab, so that no difference is its doing."""
     batches_per_step: tuple[float, float] | None = None
     """How many full batches such a device worked on in a step, before and after: where these
     differ, it began with work from before the recording, and nothing is said of its own times.
@@ -382,7 +385,10 @@ def _compare(before: Side, after: Side) -> Comparison:
         # Steps differ by their data, which both versions share: no other run would differ more.
         changes = [_by_means(change) for change in changes]
     differences = _find_differences(old, new)
-    changes = [_withheld(differences, change) for change in changes]
+    same_code = not repeats and is_same_code(
+        each.conditions for each in (*old, *new) if each.conditions
+    )
+    changes = [_withheld(differences, change, same_code=same_code) for change in changes]
     batches = _batches_per_step(old), _batches_per_step(new)
     if not _alike(*batches):
         changes = [_of_other_batches(change) for change in changes]
@@ -420,6 +426,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         tolerated=TOLERATED_REPEATED if paired else TOLERATED_ALONE,
         long_steps=[] if paired or unit != "step" else _long_steps(old[0], new[0]),
         batches_per_step=batches if all(batches) else None,
+        same_code=same_code,
         flop_per_call=_flop_per_call(old, new),
     )
 
@@ -733,7 +740,9 @@ def _unit(old: list[Observation], new: list[Observation]) -> Unit:
     return "image" if all(observation.batches for observation in both) else "recording"
 
 
-def _withheld(differences: list[Difference], change: FigureChange) -> FigureChange:
+def _withheld(
+    differences: list[Difference], change: FigureChange, *, same_code: bool
+) -> FigureChange:
     """Return the change without a verdict that something else than the code may have brought, or
     that cannot be the code's.
 
@@ -744,7 +753,8 @@ def _withheld(differences: list[Difference], change: FigureChange) -> FigureChan
     """
     kinds = {difference.kind for difference in differences}
     slowed = any(_may_bring(difference, change) for difference in differences)
-    if "settings" in kinds or (kinds and change.outcome == "same") or slowed:
+    moved = same_code and change.outcome in ("better", "worse")
+    if "settings" in kinds or (kinds and change.outcome == "same") or slowed or moved:
         return msgspec.structs.replace(change, outcome="cannot tell")
     if change.fixed:
         return msgspec.structs.replace(change, outcome=_neutral(change.outcome))

@@ -127,13 +127,15 @@ def describe_speedup(comparison: Comparison) -> str:
 
 def describe_differences(comparison: Comparison) -> list[str]:
     """State what differs beside the code, and what then cannot be told; empty if nothing does."""
-    scaling = [
+    notes = [
         *_describe_scaling(comparison),
         *_describe_batches(comparison),
         *_describe_flop(comparison),
     ]
+    if comparison.same_code:
+        notes.append("The code is the same on both sides: whatever differs is not its doing.")
     if not comparison.differences:
-        return scaling
+        return notes
     kinds = {difference.kind for difference in comparison.differences}
     verdict = "No part can be called the same, and a difference need not be the code's."
     if kinds == {"load"}:
@@ -143,7 +145,7 @@ def describe_differences(comparison: Comparison) -> list[str]:
     if "settings" in kinds:
         verdict = "Nothing can be concluded: record both again in the same way."
     lines = [f"Before and after are not alike: {d.sentence}." for d in comparison.differences]
-    return [*scaling, *lines, verdict]
+    return [*notes, *lines, verdict]
 
 
 def _describe_flop(comparison: Comparison) -> list[str]:

@@ -62,9 +62,9 @@ def load(path: Path | str) -> Timeline:
 
 DESCRIPTION = "capture.json"
 """What `lab profile` writes beside a trace."""
-OTHER_CORES, CORES = "otherCores", "cores"
-"""Facts of a timeline: how many cores other programs kept busy while it was recorded, and how many
-the machine has.
+OTHER_CORES, CORES, CODE = "otherCores", "cores", "code"
+"""Facts of a timeline: how many cores other programs kept busy while it was recorded, how many the
+machine has, and the hash of the lab's code that was recorded.
 """
 PROGRAMS = (".py", ".sh", ".cu", ".cpp")
 ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
@@ -78,12 +78,13 @@ def _with_surroundings(timeline: Timeline, description: Path) -> Timeline:
         return timeline
     try:
         described = json.loads(description.read_text(encoding="utf-8"))
-        count = int(described["environment"]["gpu_processes"])
+        count = int(described["environment"].get("gpu_processes", 0))  # not counted without a GPU
         cores = int(described["environment"].get("cores", 0))
         other_cores = float(described.get("other_cores", 0.0))
     except (ValueError, KeyError, TypeError):  # somebody else's file of that name
         return timeline
     seen = {OTHER_CORES: f"{other_cores:.2f}", CORES: str(cores)}
+    seen |= {CODE: str(described["code"])} if "code" in described else {}
     timeline = replace(timeline, facts={**timeline.facts, **seen})
     if not count:
         return timeline

@@ -17,7 +17,7 @@ from bottleneck_lab import compare, load, observe
 from bottleneck_lab.analysis.comparability import find_conditions, find_differences
 from bottleneck_lab.report.comparison_words import describe_differences, describe_speedup
 from bottleneck_lab.report.console.comparison import render_comparison
-from bottleneck_lab.trace.load import CORES, OTHER_CORES
+from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES
 from bottleneck_lab.trace.timeline import DeviceInfo, take
 
 from .test_serving import batch, event
@@ -169,6 +169,18 @@ def test_slower_beside_busier_programs_may_be_their_doing(timeline_of, busy, slo
     assert comparison.outcome == slower
     assert compare(slow, fast).outcome == faster
     assert "slower on the busier side" in printed(comparison)
+
+
+def test_the_same_code_is_neither_faster_nor_slower(timeline_of):
+    slow, fast, edited = (
+        replace(timeline_of(kind, steps=12), facts={CODE: code})
+        for kind, code in (("input", "1a"), ("healthy", "1a"), ("healthy", "2b"))
+    )
+    comparison = compare(slow, fast)
+    assert comparison.outcome == "cannot tell"
+    assert not {change.outcome for change in comparison.changes} & {"better", "worse"}
+    assert "The code is the same on both sides" in printed(comparison)
+    assert compare(slow, edited).outcome == "better"
 
 
 def test_two_programs_are_not_called_the_same(timeline_of):

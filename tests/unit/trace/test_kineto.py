@@ -24,7 +24,7 @@ from bottleneck_lab.trace.kineto import columns as kineto_columns
 from bottleneck_lab.trace.kineto import reader
 from bottleneck_lab.trace.kineto.columns import BLOCK_ROWS, SPAN, RowBlocks
 from bottleneck_lab.trace.kineto.reader import read_kineto
-from bottleneck_lab.trace.load import CORES, OTHER_CORES
+from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES
 from bottleneck_lab.trace.timeline import Timeline, narrowed
 
 from ...processes import another_thread
@@ -568,7 +568,12 @@ def test_a_folder_is_read_as_the_command_line_reads_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("processes", "note"),
-    [("0", None), ("1", "another process was using the GPU"), ("3", "3 other processes were")],
+    [
+        (None, None),
+        ("0", None),
+        ("1", "another process was using the GPU"),
+        ("3", "3 other processes were"),
+    ],
 )
 def test_a_capture_says_which_other_processes_used_the_gpu(tmp_path, processes, note):
     trace = tmp_path / "trace.json"
@@ -585,13 +590,15 @@ def test_a_capture_says_which_other_processes_used_the_gpu(tmp_path, processes, 
         json.dumps(
             {
                 "files": [trace.name],
-                "environment": {"gpu_processes": processes, "cores": 2},
+                "environment": {"cores": "2"} | ({"gpu_processes": processes} if processes else {}),
                 "other_cores": 1.4,
+                "code": "1a2b",
             }
         )
     )
     timeline = load(trace)
-    assert (timeline.facts[OTHER_CORES], timeline.facts[CORES]) == ("1.40", "2")
+    facts = timeline.facts
+    assert (facts[OTHER_CORES], facts[CORES], facts[CODE]) == ("1.40", "2", "1a2b")
     notes = timeline.notes
     assert any(note in line for line in notes) if note else not notes
     assert load(tmp_path).notes == notes
