@@ -4,6 +4,7 @@ fixing it.
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ from bottleneck_lab.grading.answers import (
 )
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import beyond_ceiling, needs_capture, stretch_rule
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import whose_code
 from bottleneck_lab.workspace.commitments import (
@@ -89,6 +91,11 @@ def command(
     answer's is 2.
     """
     workspace = here()
+    if draft and (sibling or reveal):
+        raise UsageError(
+            "--draft saves answers to this lab's own questions only; nothing was done.",
+            f"Leave it out: `lab diagnose --{'sibling' if sibling else 'reveal'}` is final.",
+        )
     if sibling:
         diagnose_sibling(workspace, answer or [], another=another, json=json)
         return
@@ -253,17 +260,24 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
     """Return the answers in diagnosis.toml that the last check found wrong, with its sentences.
 
     What was wrong only because it rests on a choice that has changed since is not among them, nor
-    what quotes an answer that has.
+    what quotes an answer to another question that has, or that is wrong itself.
     """
     attempts = load_attempts(workspace)
     if not attempts:
         return {}
     now, checked = load_answers(workspace.root), load_answers(attempts[-1].submission)
-    corrected = [
-        answer
-        for id_, answer in checked.items()
-        if isinstance(answer, str) and answer and now.get(id_) != answer
+    faults = [
+        fault
+        for each in attempts[-1].verdict.criteria
+        if each.kind == "diagnosis" and each.holds is False
+        for fault in _faults(workspace, each)
     ]
+    wrong = {id_ for id_, _ in faults}
+    unsettled = {
+        id_: answer
+        for id_, answer in checked.items()
+        if isinstance(answer, str) and answer and (now.get(id_) != answer or id_ in wrong)
+    }
     rests_on = {question.id: question.follows for question in workspace.lab.spec.questions}
     results = {each.id: each for each in attempts[-1].verdict.criteria}
 
@@ -276,15 +290,30 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
         )
 
     return {
-        each.id: f"Check {attempts[-1].number}: {each.sentence.removeprefix(f'{each.id}: ')}"
-        for each in attempts[-1].verdict.criteria
-        if each.kind == "diagnosis"
-        and each.holds is False
-        and not is_open(each.id)
-        and not any(answer in each.sentence for answer in corrected)
-        and is_given(now.get(each.id))
-        and now.get(each.id) == checked.get(each.id)
+        id_: f"Check {attempts[-1].number}: {sentence}"
+        for id_, sentence in faults
+        if not is_open(id_)
+        and not any(
+            answer in sentence and answer != checked.get(id_)
+            for other, answer in unsettled.items()
+            if other != id_
+        )
+        and is_given(now.get(id_))
+        and now.get(id_) == checked.get(id_)
     }
+
+
+def _faults(workspace: Workspace, result: CriterionResult) -> list[tuple[str, str]]:
+    """Return the questions that a missed criterion finds answered wrongly, each with the sentences
+    about it: that of the same name, or those whose names, as in `first`, begin a sentence.
+    """
+    ids = [question.id for question in workspace.lab.spec.questions]
+    if result.id in ids:
+        return [(result.id, result.sentence.removeprefix(f"{result.id}: "))]
+    parts = re.split(rf"(?<=[.] )`({'|'.join(ids)})`", result.sentence)
+    return [
+        (id_, f"`{id_}`{text}".strip()) for id_, text in zip(parts[1::2], parts[2::2], strict=True)
+    ]
 
 
 def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str | None) -> None:

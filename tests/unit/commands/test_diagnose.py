@@ -369,6 +369,33 @@ def test_what_a_check_said_of_an_answer_that_is_corrected_is_not_repeated(record
     assert "Check 1" not in diagnose().output
 
 
+def test_answers_that_a_criterion_names_are_marked_and_what_rests_on_them_is_not(recording):
+    answers = {"first": "aten::conv2d", "first_share": 0.6, "third": "aten::norm", "ceiling": 2.5}
+    save_answers(recording, answers | {"bounds": "compute-bound, memory-bound, memory-bound"})
+    save_answers(recording, {"second": "aten::x", "second_share": 0.2, "third_share": 0.1})
+    diagnose()
+    leave_check(
+        recording,
+        **{"top-operators": "Not met. `first` is not aten::conv2d. `third` is not aten::norm."},
+        bounds="aten::conv2d does no work that can be counted.",
+        ceiling="Not what Amdahl's law gives for the share of aten::conv2d.",
+        shares="Not met: their shares. `first_share` is off. That is its total time.",
+    )
+    shown = " ".join(diagnose().output.split())
+    assert "✗ Check 1: `first` is not aten::conv2d." in shown
+    assert "✗ Check 1: `first_share` is off. That is its total time." in shown
+    assert shown.endswith("Next: lab diagnose -a first=… -a third=… -a first_share=…")
+
+
+@pytest.mark.parametrize("final", ["--sibling", "--reveal"])
+def test_what_is_final_cannot_be_drafted(workspace, final):
+    words = ["diagnose", final, "--draft", "--yes", "-a", "cause=1", "-a", "gain=1"]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, UsageError)
+    assert "nothing was done" in refused.exception.message
+    assert not load_record(workspace).help.revealed
+
+
 def test_the_end_of_input_commits_nothing_and_says_so(workspace, monkeypatch):
     monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(diagnosing.typer, "confirm", Mock(side_effect=typer.Abort))

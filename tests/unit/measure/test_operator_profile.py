@@ -262,6 +262,37 @@ def test_an_operator_that_computes_nothing_itself_is_a_wrong_answer_on_a_busy_ma
     assert not isinstance(wrong_operators(answers, truth), TimingComplaint)
 
 
+def test_all_wrong_operators_and_shares_are_named_at_once(truth):
+    wrong = RIGHT | {"first": OUTER, "third": "aten::empty"}
+    named = wrong_operators(wrong, truth)
+    assert f"`first` is not {OUTER}: " in named
+    assert "`third` is not aten::empty: " in named
+    assert "`second`" not in named
+    off = wrong_shares(RIGHT | {"first_share": 0.75, "third_share": 0.5}, truth)
+    assert [rank for rank in PLACES if f"`{rank}_share` is off" in off] == ["first", "third"]
+    one_certain = RIGHT | {"first_share": 0.75, "third_share": 0.5}
+    assert not isinstance(wrong_shares(one_certain, truth), TimingComplaint)
+    assert isinstance(wrong_shares(RIGHT | {"first_share": 0.75}, truth), TimingComplaint)
+
+
+def test_no_other_program_explains_a_total_time(truth):
+    rows = dict(truth.capture.operators) | {POOL: row(POOL, 0.12, 2, total=0.25)}
+    nested = replace(truth, capture=replace(truth.capture, operators=rows))
+    off = wrong_shares(RIGHT | {"third_share": 0.25}, nested)
+    assert "That is its total time" in off
+    assert not isinstance(off, TimingComplaint)
+    leaf = wrong_shares(RIGHT | {"third_share": 0.165}, truth)
+    assert "That is" not in leaf, "its total is its self time, which is right"
+    assert isinstance(leaf, TimingComplaint)
+
+
+def test_a_ceiling_that_follows_from_a_certainly_wrong_share_is_wrong_too(truth):
+    answers = RIGHT | {"first": OUTER, "first_share": 0.70, "ceiling": 3.33}
+    assert not isinstance(wrong_ceiling(answers, truth), TimingComplaint)
+    disturbed = RIGHT | {"first_share": 0.75, "ceiling": 4.0}
+    assert isinstance(wrong_ceiling(disturbed, truth), TimingComplaint)
+
+
 def test_cpu_time_on_a_gpu_is_told(truth):
     rows = dict(truth.capture.operators)
     rows["aten::launch"] = msgspec.structs.replace(row("aten::launch", 0.0), self_ns=9_000)

@@ -76,31 +76,41 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
 
 
 def wrong_operators(answers: Answers, truth: Truth) -> str | None:
-    """Say why the three named operators are not those with the largest self time. Those that an
-    honest capture may show in another order are accepted in any.
+    """Say which of the three named operators are not those with the largest self time, and why.
+    Those that an honest capture may show in another order are accepted in any.
     """
     names = [full_name(answers.get(rank)) for rank in PLACES]
     if not all(names) or len(set(names)) < len(names):
         return "Name three different operators."
-    ranked = truth.ranked()
-    for rank, name, right in zip(PLACES, names, ranked, strict=False):
-        own = truth.shares.get(name, Share(name, 0.0, 0.0))
-        if not _may_come_before(own, right):
-            absent = " It is not in the captures."
-            if name in truth.shares:
-                times = min(right.share / max(own.share, 1e-9), 99.0)
-                absent = (
-                    f" The one there takes {times:.2g} times as long{' or more' * (times > 98)}."
-                )
-            problem = (
-                f"{name} is not {rank} by self time on the device.{absent}"
-                f" {_other_order(names, truth)}"
-            )
-            # An operator that only calls others is never among the slowest, however busy the
-            # machine.
-            may_be_noise = name in truth.intensity and own.high + DISTURBED_SHARE > right.low
-            return TimingComplaint(problem) if may_be_noise else problem
-    return None
+    places = zip(PLACES, names, truth.ranked(), strict=False)
+    wrong = [
+        fault
+        for rank, name, right in places
+        if (fault := _wrong_operator(rank, name, right, truth))
+    ]
+    return _joined([*wrong, TimingComplaint(_other_order(names, truth))]) if wrong else None
+
+
+def _wrong_operator(rank: str, name: str, right: Share, truth: Truth) -> str | None:
+    """Say why an operator is not the one with a place among the largest self times."""
+    own = truth.shares.get(name, Share(name, 0.0, 0.0))
+    if _may_come_before(own, right):
+        return None
+    why = "it is not in the captures"
+    if name in truth.shares:
+        times = min(right.share / max(own.share, 1e-9), 99.0)
+        why = f"by self time another takes {times:.2g} times as long{' or more' * (times > 98)}"
+    problem = f"`{rank}` is not {name}: {why}."
+    # An operator that only calls others is never among the slowest, however busy the machine.
+    may_be_noise = name in truth.intensity and own.high + DISTURBED_SHARE > right.low
+    return TimingComplaint(problem) if may_be_noise else problem
+
+
+def _joined(problems: list[str]) -> str | None:
+    """Return several problems as one, which may be due to other programs if all of them may."""
+    text = " ".join(problems)
+    may_be_noise = all(isinstance(each, TimingComplaint) for each in problems)
+    return (TimingComplaint(text) if may_be_noise else text) if problems else None
 
 
 def _may_come_before(one: Share, other: Share) -> bool:
@@ -225,46 +235,50 @@ def _top(capture: OperatorCapture, key: Callable[[OperatorRow], Any]) -> list[st
 
 
 def wrong_shares(answers: Answers, truth: Truth) -> str | None:
-    """Say why one of the three shares is off by more than five points, or by more than three tenths
-    of itself, of that of the operator named there.
+    """Say which of the three shares are off by more than five points, or by more than three tenths
+    of themselves, of those of the operators named there, and why.
     """
-    for rank in PLACES:
-        name, answer = full_name(answers.get(rank)), _number(answers.get(f"{rank}_share"))
-        if answer is None:
-            return f"`{rank}_share` must be a number from 0 to 1."
-        if name not in truth.shares:
-            return (
-                f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
-            )
-        right = truth.shares[name]
-        if right.off_by(answer) > _share_tolerance(right):
-            why = _other_share(name, answer, truth)
-            problem = (
-                f"`{rank}_share` is off by more than five points or three tenths of itself."
-                f" {why or 'Divide its self time by the sum of all self times.'}"
-            )
-            return TimingComplaint(problem) if right.off_by(answer) < DISTURBED_SHARE else problem
-    return None
+    return _joined([fault for rank in PLACES if (fault := _wrong_share(rank, answers, truth))])
+
+
+def _wrong_share(rank: str, answers: Answers, truth: Truth) -> str | None:
+    name, answer = full_name(answers.get(rank)), _number(answers.get(f"{rank}_share"))
+    if answer is None:
+        return f"`{rank}_share` must be a number from 0 to 1."
+    if name not in truth.shares:
+        return f"`{rank}_share` rests on `{rank}`, which is no operator in the captures."
+    right = truth.shares[name]
+    if right.off_by(answer) <= _share_tolerance(right):
+        return None
+    why = _other_share(name, answer, truth)
+    problem = (
+        f"`{rank}_share` is off by more than five points or three tenths of itself."
+        f" {why or 'Divide its self time by the sum of all self times.'}"
+    )
+    # Other programs make no total of a self time.
+    may_be_noise = why not in _TOTALS and right.off_by(answer) < DISTURBED_SHARE
+    return TimingComplaint(problem) if may_be_noise else problem
+
+
+_SUMMED_TOTALS = (
+    "That is its share of the summed total times, which count children again in their parents."
+)
+_TOTAL = "That is its total time, including everything it calls; the question is about self time."
+_TOTALS = (_SUMMED_TOTALS, _TOTAL)
 
 
 def _other_share(name: str, answer: float, truth: Truth) -> str:
-    """Name the mistaken share that the answer is, in a sentence; empty when none fits."""
+    """Name the mistaken share that the answer is, in a sentence; empty when none fits. A mistake
+    that gives the right share explains nothing.
+    """
     rows = truth.capture.operators
     row, cold, gpu = rows[name], truth.cold.operators.get(name), truth.capture.has_device
     own = row.device_self_ns if gpu else row.self_ns
     whole = max(sum(each.device_self_ns if gpu else each.self_ns for each in rows.values()), 1)
     with_children = max(sum(_total_ns(each, truth) for each in rows.values()), 1)
     mistakes = [
-        (
-            own / with_children,
-            "That is its share of the summed total times, which count children again in their"
-            " parents.",
-        ),
-        (
-            _total_ns(row, truth) / whole,
-            "That is its total time, including everything it calls; the question is about self"
-            " time.",
-        ),
+        (own / with_children, _SUMMED_TOTALS),
+        (_total_ns(row, truth) / whole, _TOTAL),
         (
             row.calls / sum(each.calls for each in rows.values()),
             "That is its share of the calls, not of the time.",
@@ -279,8 +293,10 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
         mistakes.append(
             (host, "That is its share of the CPU's time; on a GPU the device's own time counts.")
         )
-    share, sentence = min(mistakes, key=lambda mistake: abs(mistake[0] - answer))
-    return sentence if abs(share - answer) <= 0.02 else ""
+    right = truth.shares[name]
+    wrong = [each for each in mistakes if right.off_by(each[0]) > _share_tolerance(right)]
+    near = [each for each in wrong if abs(each[0] - answer) <= min(0.02, 0.1 * each[0])]
+    return min(near, key=lambda mistake: abs(mistake[0] - answer))[1] if near else ""
 
 
 def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
@@ -363,7 +379,9 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
     if own is None or not 0 <= own <= 1:
         return TimingComplaint(problem)
     follows = abs(answer - ceiling(own)) <= CEILING_TOLERANCE * ceiling(own)
-    return TimingComplaint(problem) if follows else problem
+    # Nor does one excuse it that follows from a share which is certainly wrong.
+    excused = follows and isinstance(_wrong_share("first", answers, truth), TimingComplaint)
+    return TimingComplaint(problem) if excused else problem
 
 
 def _number(answer: object) -> float | None:
