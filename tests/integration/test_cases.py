@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "Next: lab case --set monday" in learner.lab("case", "--progress", "--set=monday").stdout
 
 
+def test_a_case_whose_time_is_over_says_so(learner: Learner):
+    assert "You have 0.1 minutes from the draw" in learner.lab("case", "--timed", "0.1").stdout
+    drawn = learner.folder / "home" / "cases.json"
+    record = next(learner.folder.rglob("cases.json")) if not drawn.exists() else drawn
+    text = record.read_text()
+    record.write_text(re.sub(r'"drawn_s":\s*[\d.]+', '"drawn_s": 1.0', text))
+    assert "Your 0.1 minutes are over: an answer no longer counts" in learner.lab("case").stdout
+
+
 def test_rules_of_evidence_take_the_place_of_full_questions_after_the_first_case(learner: Learner):
     learner.lab("case")
     learner.lab("case", "--skip")
@@ -109,6 +119,12 @@ def test_a_grade_explains_what_looked_like_a_cause(learner: Learner):
     assert "Measured, each cause switched off by itself: 5.35x Train in single" in graded
     assert "Other suspects, each switched off by itself: 1.00x Keep the learning rate." in graded
     assert "changes one number on the host" in graded
+    assert "Of this set, 1 of 1 answered in time" in graded
+    assert "Over all sets: cause named in 1 of 1 case" in graded
+    again = " ".join(learner.lab("case", "--verdict", "1").stdout.split())
+    assert again.partition("✓ cause")[2] in graded
+    assert "changes one number on the host" in again
+    assert learner.lab("case", "--verdict", "2").returncode == 2
     assert learner.lab("report", "cases/0001", "--html", "page.html").returncode == 0
     page = (learner.folder / "page.html").read_text()
     assert "<h1>As the observatory delivers them</h1>" in page

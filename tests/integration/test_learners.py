@@ -478,18 +478,18 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     assert "sibling.html" in learner.lab("report", "--sibling", "--html").output
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
     assert re.search(r"The cause is [a-z-]+\. (With that switched off|By what)", done.output)
-    assert "lab diagnose --sibling, case 1" in learner.lab("history").output
+    assert "lab diagnose --sibling, program 1" in learner.lab("history").output
     again = learner.lab("diagnose", "--sibling")
-    assert (again.exit_code, "Case 2." in again.output) == (2, False), "no case is drawn unasked"
+    assert (again.exit_code, "Program 2." in again.output) == (2, False), "no case is drawn unasked"
     unseen = learner.lab("diagnose", "--sibling", "--another", "-a", "cause=1", "-a", "gain=1.5")
     assert unseen.exit_code == 2, "nobody answers a case that was not looked at"
     drawn = learner.lab("diagnose", "--sibling", "--another").output
-    assert "Case 2." in drawn
+    assert "Program 2." in drawn
     assert "Next: lab report --sibling" in drawn
     assert "Next: lab report" not in learner.lab("diagnose", "--sibling").output
     monkeypatch.setattr(sibling, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
-    assert "Case 2." in asked
+    assert "Program 2." in asked
     assert "The cause is " in asked
 
 
@@ -546,4 +546,4 @@ def test_a_whole_session_with_the_real_program(tmp_path):
         r"The cause is [a-z-]+\. (With that switched off|By what)",
         run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"),
     )
-    assert "lab diagnose --sibling, case 1" in run("history")
+    assert "lab diagnose --sibling, program 1" in run("history")

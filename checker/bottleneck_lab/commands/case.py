@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,18 +12,20 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.asking import ask_question, show_question
-from bottleneck_lab.commands.ui import Answers, Json, note, print_json, say, say_next
+from bottleneck_lab.commands.ui import MARKS, Answers, Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
     GradedCase,
     Standing,
     absent_line,
     answer_case,
     draw_case,
+    review_case,
     standing,
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import EVIDENCE_NEAR, EVIDENCE_RULES, QUESTIONS, Case
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, load_drawn, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
@@ -59,6 +62,14 @@ def command(
     progress: Annotated[
         bool, typer.Option("--progress", help="Show how you are doing, over all cases.")
     ] = False,
+    verdict: Annotated[
+        int | None,
+        typer.Option(
+            "--verdict",
+            metavar="N",
+            help="Show the verdict on an answered case again: 1 for cases/0001.",
+        ),
+    ] = None,
     questions: Annotated[
         bool,
         typer.Option(
@@ -77,6 +88,9 @@ def command(
     """
     if progress:
         _show_standing(set_, json=json)
+        return
+    if verdict is not None:
+        _review(verdict, json=json)
         return
     if skip_:
         _skip()
@@ -140,7 +154,11 @@ def _describe(drawn: DrawnCase) -> None:
     say(case.story)
     say(f"\nThe program and its capture are in {_folder(drawn)}.")
     if drawn.limit_s:
-        say(f"You have {drawn.limit_s / 60:g} minutes from the draw.")
+        minutes = f"{drawn.limit_s / 60:g} minutes"
+        if time.time() - drawn.drawn_s > drawn.limit_s:
+            say(f"Your {minutes} are over: an answer no longer counts.", style="yellow")
+        else:
+            say(f"You have {minutes} from the draw.")
 
 
 def _show_case(drawn: DrawnCase, *, fresh: bool, questions: bool, json: bool) -> None:
@@ -209,16 +227,12 @@ def _show_grade(
             }
         )
         return
-    for result in graded.results:
-        mark, style = ("✓", "green") if result.holds else ("✗", "red")
-        say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
-    say(f"\n{case.explanation}")
-    _show_measured(case)
+    _show_verdict(case, graded.results)
     if graded.fixed:
         say(f"\n{graded.fixed.name}, beside program.py, is the program with the first fix.")
     if graded.late_s:
         say(f"\nToo late by {graded.late_s:.0f} s: it does not count.", style="yellow")
-    _show_streak(now)
+    _show_streak(now, drawn.set)
     for sentence in now.habits:
         say(sentence)
     say_next(f"lab report {_folder(drawn)}")
@@ -228,6 +242,25 @@ def _show_grade(
     )
 
 
+def _show_verdict(case: Case, results: list[CriterionResult]) -> None:
+    """Print the grade of each answer, what the case was, and what was measured."""
+    for result in results:
+        mark, style = MARKS[result.holds]
+        say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
+    say(f"\n{case.explanation}")
+    _show_measured(case)
+
+
+def _review(number: int, *, json: bool) -> None:
+    """Print the verdict on an answered case again."""
+    drawn, case, results = review_case(number)
+    if json:
+        print_json({"results": results, "answers": drawn.answers, "explanation": case.explanation})
+        return
+    say(f"{case.title} (level {case.level})", style="bold")
+    _show_verdict(case, results)
+
+
 def _show_measured(case: Case) -> None:
     """Print what switching off each cause brought, and each suspect that is none."""
     if case.switches:
@@ -235,7 +268,11 @@ def _show_measured(case: Case) -> None:
     for switch in case.switches:
         say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
     if case.entire:
-        say(f"  {case.entire:5.2f}x  Have the cause cost nothing at all.")
+        say(
+            f"  {case.entire:5.2f}x  Have the cause cost nothing at all, with the same work and"
+            " kernels.",
+            hang=9,
+        )
     if case.decoys:
         suspects = "Other suspects" if case.switches else "Suspects"
         say(f"\n{suspects}, each switched off by itself:")
@@ -252,19 +289,27 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         say(f"You have not answered a case{' of this set' if set_name else ''} in time yet.")
         say_next(_draw_command(set_name))
         return
-    _show_streak(now)
-    say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")
+    _show_streak(now, set_name)
+    say(f"{now.points} of {counted(now.judged, 'judged answer')} were right.")
     for kind, misses in now.misses.items():
         rows = [f"{name} ({wrong} of {total})" for name, (wrong, total) in misses.items()]
         if rows:
-            say(f"Wrong by {kind}: {', '.join(rows)}.", hang=2)
+            what = "Cases" if kind == "cause" else "Answers"
+            say(f"{what} wrong by {kind}: {', '.join(rows)}.", hang=2)
     for sentence in now.habits:
         say(sentence)
+    say("`lab case --verdict 1` shows the verdict on cases/0001 again.")
 
 
-def _show_streak(now: Standing) -> None:
+def _show_streak(now: Standing, set_name: str) -> None:
+    """Print how often the cause was named, in a set and in all cases."""
+    if set_name:
+        of_set = f" of {now.of_set}" if now.of_set else ""
+        say(f"\nOf this set, {now.answered}{of_set} answered in time, cause named in {now.named}.")
+        now = standing()
+    beside = "Over all sets: cause" if set_name else "\nCause"
     say(
-        f"\nCause named in {now.named} of {counted(now.answered, 'case')};"
+        f"{beside} named in {now.named} of {counted(now.answered, 'case')};"
         f" {now.streak} in a row now."
     )
 

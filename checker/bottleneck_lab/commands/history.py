@@ -183,7 +183,7 @@ def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> No
         events.append((record.help.solution, "looked at the solution"))
     events += _diagnoses(workspace, record)
     for number, case in enumerate(cases, start=1):
-        events.append((case.at, f"lab diagnose --sibling, case {number}: {_NAMED[case.named]}"))
+        events.append((case.at, f"lab diagnose --sibling, program {number}: {_NAMED[case.named]}"))
     for drawn in load_drawn():
         # Cases are no lab's: those that were drawn in this folder are listed.
         if Path(drawn.folder).is_relative_to(workspace.root):

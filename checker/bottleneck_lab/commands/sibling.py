@@ -6,7 +6,7 @@ import sys
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.asking import ask_question, show_question
-from bottleneck_lab.commands.ui import print_json, say, say_next
+from bottleneck_lab.commands.ui import MARKS, print_json, say, say_next
 from bottleneck_lab.course.siblings import case_questions, draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
@@ -50,7 +50,7 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
         print_json({"named": graded.named, "results": graded.results, "truth": truth})
         return
     for result in graded.results:
-        mark, style = ("✓", "green") if result.holds else ("✗", "red")
+        mark, style = MARKS[result.holds]
         say(f"{mark} {result.sentence}", style, hang=2)
     be, fall = ("was", "fell") if graded.measured else ("would be", "would fall")
     effect = f"the program {be} {graded.gain:.2f}x as fast"
@@ -62,8 +62,9 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, another: bool, j
     say(f"\nThe cause is {graded.cause}. {origin}, {effect}.")
     say_next("lab report --sibling")
     say(
-        "It now shows causes and findings. Pauses around the cause stay without it, so its gains"
-        " may differ. `lab diagnose --sibling --another` draws another program."
+        "It now shows causes and findings, whose gains follow the recorded dependencies: less than"
+        " 1 / (1 − share) where something else then holds up the run. `lab diagnose --sibling"
+        " --another` draws another program."
     )
 
 
@@ -72,7 +73,7 @@ def _require_draw(workspace: Workspace, texts: list[str], *, another: bool) -> N
     drawn = load_siblings(workspace)
     if drawn and not another:
         raise UsageError(
-            f"Case {len(drawn)} is answered: `lab report --sibling` shows its causes.",
+            f"Program {len(drawn)} is answered: `lab report --sibling` shows its causes.",
             "`lab diagnose --sibling --another` draws another program.",
         )
     if texts:

@@ -88,6 +88,10 @@ def say_next(command: str) -> None:
     say(f"\nNext: {command}", style="bold")
 
 
+MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
+"""Mark and colour of an answer that is right, wrong or not judged."""
+
+
 def note(text: str) -> None:
     """Print a remark to stderr, so that results can be piped."""
     say(text, "dim", err=True)

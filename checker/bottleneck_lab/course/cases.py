@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import Counter
@@ -37,16 +38,20 @@ class GradedCase:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a learner is doing: cases answered in time, causes named, points, the current streak,
-    habits. `misses` are the wrong answers, and of how many, by question, level and true cause.
+    """How a learner is doing: cases answered in time, causes named, points of so many answers that
+    were judged, the current streak, habits. `misses` are the wrong answers, and of how many, by
+    question and level, and the wrong cases by true cause. `of_set`: the cases of the set; 0 without
+    one, or if its file is gone.
     """
 
     answered: int
     named: int
     points: int
+    judged: int
     streak: int
     habits: list[str]
     misses: dict[str, dict[str, tuple[int, int]]]
+    of_set: int = 0
 
 
 def draw_case(
@@ -75,8 +80,7 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
     if fault := absent_line(drawn, answers["line"]):
         raise UsageError(fault, "Your other answers are not used up: give all of them again.")
     took_s = time.time() - drawn.drawn_s
-    traces = [folder / name for name in case.traces]
-    figures = figures_of(summarise(merge_ranks([load(path) for path in traces])))
+    figures = _figures(case)
     results = grade_case(case, answers, figures)
     late_s = max(took_s - drawn.limit_s, 0.0) if drawn.limit_s else 0.0
     gain = float(answers["gain"])
@@ -88,8 +92,27 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
         for old, new in case.switches[0].edits:
             program = program.replace(old, new)
         write_bytes(fixed, program.encode())
-    cases.answer(answers, {each.id: bool(each.holds) for each in results}, past)
+    right = {each.id: each.holds for each in results if each.holds is not None}
+    cases.answer(answers, right, past)
     return GradedCase(case, results, took_s, late_s, fixed)
+
+
+def review_case(number: int) -> tuple[cases.DrawnCase, Case, list[CriterionResult]]:
+    """Return the case in the folder of this number as it was answered, with its grade again. Raises
+    UsageError if there is none.
+    """
+    for drawn in cases.load_drawn():
+        if drawn.past and int(Path(drawn.folder).name) == number:
+            case = cases.find_case(drawn.name)
+            return drawn, case, grade_case(case, drawn.answers, _figures(case))
+    raise UsageError(
+        f"You have answered no case {number}.", "`lab case --verdict 1` is about cases/0001."
+    )
+
+
+def _figures(case: Case) -> dict[str, float]:
+    """Return the figures of a case's capture."""
+    return figures_of(summarise(merge_ranks([load(path) for path in cases.traces_of(case)])))
 
 
 def absent_line(drawn: cases.DrawnCase, line: Answer) -> str | None:
@@ -105,11 +128,17 @@ def standing(set_name: str = "") -> Standing:
     """Return how the learner is doing, in one set or over all cases."""
     answered = cases.load_counted(set_name)
     past = [each.past for each in answered if each.past is not None]
-    level = {case.name: f"level {case.level}" for case in cases.load_library().cases}
+    library = cases.load_library()
+    level = {case.name: f"level {case.level}" for case in library.cases}
+    of_set = 0
+    if set_name:
+        with contextlib.suppress(UsageError):
+            of_set = len(cases.set_members(set_name, library.cases, library.version))
     return Standing(
         answered=len(past),
         named=sum(each.called == each.cause for each in past),
         points=sum(sum(each.right.values()) for each in answered),
+        judged=sum(len(each.right) for each in answered),
         streak=streak(past),
         habits=[*habits(past), *weakness([each.right for each in answered])],
         misses={
@@ -120,6 +149,7 @@ def standing(set_name: str = "") -> Standing:
             ),
             "cause": _misses([(each.cause, each.called == each.cause)] for each in past),
         },
+        of_set=of_set,
     )
 
 

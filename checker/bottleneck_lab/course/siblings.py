@@ -43,7 +43,7 @@ def draw_case(workspace: Workspace) -> tuple[siblings.DrawnSibling, str]:
     """Return the case to diagnose, drawn now if none is open, and its story."""
     case = siblings.draw(workspace, random.SystemRandom())
     number, story = len(siblings.load_siblings(workspace)), siblings.spec_of(workspace, case).story
-    return case, story if number == 1 else f"Case {number}. {story}"
+    return case, story if number == 1 else f"Program {number}. {story}"
 
 
 def case_questions(workspace: Workspace, case: siblings.DrawnSibling) -> list[QuestionSpec]:

@@ -48,9 +48,10 @@ class Subject:
     that it is of.
 
     `blind`: causes are the reader's to find, and are not shown until `commit_with` was run;
-    `remedies_later`: nor is what helps against them before the first check. `noted_as` is the name
-    under which a workspace notes that the report was looked at; empty where none does. `name` is
-    that of a capture which ships with the package.
+    `remedies_later`: nor is what helps against them before the first check. `is_sibling`: it is of
+    a lab's further program, whose remedies show but for what labs still ask for. `noted_as` is the
+    name under which a workspace notes that the report was looked at; empty where none does. `name`
+    is that of a capture which ships with the package.
     """
 
     traces: list[Path]
@@ -59,6 +60,7 @@ class Subject:
     blind: bool = False
     case: DrawnCase | None = None
     remedies_later: bool = False
+    is_sibling: bool = False
     commit_with: str = "lab diagnose"
     noted_as: str = ""
     name: str = ""
@@ -80,6 +82,7 @@ class Subject:
         """Return the summary as this reader may see it."""
         if self.case:
             summary = case_summary(summary, find_case(self.case.name))
+        if self.case or self.is_sibling:
             summary = without_taught(summary, untried_findings())
         return visible_summary(
             summary, self.folder, blind=self.blind, remedies_later=self.remedies_later
@@ -202,7 +205,7 @@ def sibling_subject(workspace: Workspace) -> Subject:
     return Subject(
         traces,
         blind=open_sibling(workspace) is not None,
-        remedies_later=hides_remedies_at(workspace.root),
+        is_sibling=True,
         commit_with="lab diagnose --sibling",
         noted_as=latest_name(workspace),
     )

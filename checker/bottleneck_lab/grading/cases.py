@@ -74,6 +74,7 @@ NO_LINE = 1
 """The number that stands for `none`."""
 HABIT = 3
 """So many cases with the same mistake are a habit."""
+_RESTS = " Not judged: it rests on the wrong cause."
 
 EVIDENCE_RULES = {
     "input, launches, waiting, allocation and other host work": (
@@ -270,26 +271,28 @@ def evidence_within(cause: str, shown: float) -> float:
 def grade_case(
     case: Case, answers: Mapping[str, Any], figures: Mapping[str, float]
 ) -> list[CriterionResult]:
-    """Return one result for each of `QUESTIONS`.
+    """Return one result for each of `QUESTIONS`; `holds` is None of one that is not judged.
 
     The evidence is graded as that of the cause which the learner named: a figure can be read
-    rightly for a wrong reason.
+    rightly for a wrong reason. Other than that, nothing that rests on a wrong cause is judged.
     """
     called = str(answers["cause"])
     share, line, gain = (float(answers[key]) for key in ("evidence", "line", "gain"))
     shown = evidence_of(called, figures)
     # Not to be off by the last bit of a float.
     read = abs(share - shown) <= evidence_within(called, shown) + 1e-9
-    sentences = {
+    named = called == case.cause
+    sentences: dict[str, tuple[bool | None, str]] = {
         "cause": (
-            called == case.cause,
+            named,
             f"You named {called}; it is {case.cause}.{_contrary(called, case.cause, figures)}",
         ),
         "evidence": (
-            read,
+            read or (False if named else None),
             f"You read {share:.1%}; for {called} the capture shows {shown:.1%}"
             f"{describe_parts(called, figures)}. Within"
-            f" {100 * evidence_within(called, shown):.1f} points counts.",
+            f" {100 * evidence_within(called, shown):.1f} points counts."
+            f"{'' if named or read else _RESTS}",
         ),
         "line": _grade_line(case, int(line)),
         "gain": _grade_gain(case, called, gain, figures, share if read else 0.0),
@@ -339,25 +342,39 @@ def _contrary(called: str, cause: str, figures: Mapping[str, float]) -> str:
 
 def _grade_gain(
     case: Case, called: str, predicted: float, figures: Mapping[str, float], share: float
-) -> tuple[bool, str]:
-    """Return whether a predicted gain counts, and the sentence about it. `share` (0–1) is the
-    learner's for the cause, if it counts: what Amdahl's law gives for that counts as well.
+) -> tuple[bool | None, str]:
+    """Return whether a predicted gain counts, None if it rests on a wrong cause, and the sentence
+    about it: by which figure it counts, or all that would have. `share` (0–1) is the learner's for
+    the cause, if it counts: what Amdahl's law gives for that counts as well.
     """
     gains = case.gains(figures)
     if called != case.cause:
-        return False, (
-            f"You predicted {predicted:.2f}x for {called}, which is not the cause;"
-            f" {next(iter(gains))}."
-        )
+        return None, f"You predicted {predicted:.2f}x; {next(iter(gains))}.{_RESTS}"
     origin, gain = min(gains.items(), key=lambda each: _off(predicted, each[1]))
-    within = GAIN_WITHIN
+    ranges = {each: (max(each / GAIN_WITHIN, 1.0), each * GAIN_WITHIN) for each in gains.values()}
     own = ceiling(min(share, 1.0)) if share and gain_by_share(case.cause, figures) else 0.0
-    if own and _off(predicted, own) <= ROUNDED and _off(predicted, gain) > GAIN_WITHIN:
-        origin, gain, within = _law(own, share), own, ROUNDED
-    return _off(predicted, gain) <= within, (
-        f"You predicted {predicted:.2f}x; {origin}. {max(gain / within, 1.0):.2f}x to"
-        f" {gain * within:.2f}x counts."
+    if own:
+        ranges.setdefault(own, (max(own / ROUNDED, 1.0), own * ROUNDED))
+        if _off(predicted, own) <= ROUNDED and _off(predicted, gain) > GAIN_WITHIN:
+            origin, gain = _law(own, share), own
+    low, high = ranges[gain]
+    holds = low <= predicted <= high
+    return holds, (
+        f"You predicted {predicted:.2f}x; {origin}."
+        f" {_name_ranges([(low, high)] if holds else list(ranges.values()))}"
     )
+
+
+def _name_ranges(ranges: list[tuple[float, float]]) -> str:
+    """Return which gains count, as a sentence; ranges that overlap are one."""
+    merged: list[tuple[float, float]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], high)
+        else:
+            merged.append((low, high))
+    *others, last = (f"{low:.2f}x to {high:.2f}x" for low, high in merged)
+    return f"{', '.join(others)} and {last} count." if others else f"{last} counts."
 
 
 def reported_beside(cause: str, reported: float, *others: float) -> str:

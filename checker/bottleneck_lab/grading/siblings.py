@@ -104,9 +104,9 @@ def grade_sibling(
     nearest = min(filter(None, (truth, by_share)), key=lambda gain: abs(predicted / gain - 1))
     seen = CaptureFigures({"gain": nearest}, summary.wall_ns, lambda _stretch: {})
     (cause, gain), _ = grade_diagnosis(questions, answers, {"cause": spec.cause}, seen)
-    if gain.holds and not cause.holds:
-        sentence = "gain: It rests on your `cause`, which is not the one."
-        gain = msgspec.structs.replace(gain, holds=False, sentence=sentence)
+    if not cause.holds:
+        sentence = "gain: Not judged: it rests on the wrong cause."
+        gain = msgspec.structs.replace(gain, holds=None, sentence=sentence)
     elif gain.holds:
         origin = "read off the capture"
         if nearest == by_share:

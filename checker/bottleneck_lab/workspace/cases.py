@@ -38,7 +38,7 @@ class DrawnCase(msgspec.Struct, frozen=True):
     """One case that a learner has drawn. Times are ISO 8601 in UTC.
 
     `past` is None until the case is answered: once, and for good; it stays None where the case was
-    put away. `limit_s` is 0 without a limit.
+    put away. `right` lacks the answers that are not judged. `limit_s` is 0 without a limit.
     """
 
     name: str

@@ -106,7 +106,7 @@ def test_a_sibling_and_a_case_are_named_by_their_commands(tmp_path, monkeypatch)
     ]
     monkeypatch.setattr(history, "load_drawn", lambda: drawn)
     lines = run().output.splitlines()[-2:]
-    assert lines[0].endswith("  lab diagnose --sibling, case 1: cause named")
+    assert lines[0].endswith("  lab diagnose --sibling, program 1: cause named")
     assert "  lab case, " in lines[1]
     assert lines[1].endswith(": not answered yet")
 

@@ -144,11 +144,29 @@ def test_a_grade_names_the_figure_that_it_goes_by_and_what_counts(gain: float, s
 def test_a_gain_rests_on_the_cause():
     answers = {"cause": "launch-bound", "evidence": 0.2, "line": 30, "gain": 2.0}
     results = {each.id: each for each in grade_case(CASE, answers, SHOWN)}
-    assert not results["gain"].holds
+    assert results["gain"].holds is None
     assert results["gain"].sentence == (
-        "You predicted 2.00x for launch-bound, which is not the cause; with the fix it ran 2.00x as"
-        " fast."
+        "You predicted 2.00x; with the fix it ran 2.00x as fast. Not judged: it rests on the wrong"
+        " cause."
     )
+
+
+def test_the_right_causes_evidence_is_not_judged_where_another_was_named():
+    answers = {"cause": "launch-bound", "evidence": 0.5, "line": 30, "gain": 2.0}
+    evidence = grade_case(CASE, answers, SHOWN)[1]
+    assert evidence.holds is None
+    assert evidence.sentence.endswith("Not judged: it rests on the wrong cause.")
+
+
+def test_a_wrong_gain_comes_with_every_range_that_counts_and_a_right_one_with_its_own():
+    fix = replaced(gain=15.09)
+    case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [fix], entire=4.3)
+    answers = {"cause": "launch-bound", "evidence": 0.81, "line": 54}
+    figures = {"idle_launch_share": 0.8073}
+    wrong, right = (grade_case(case, {**answers, "gain": each}, figures)[-1] for each in (3, 4))
+    assert (wrong.holds, right.holds) == (False, True)
+    assert wrong.sentence.endswith(". 3.58x to 6.23x and 12.58x to 18.11x count.")
+    assert right.sentence.endswith(". 3.58x to 5.16x counts.")
 
 
 def test_a_wrong_cause_comes_with_what_speaks_against_it():
@@ -217,7 +235,8 @@ def test_evidence_is_as_near_as_the_report_can_be_read(cause, shown, right, wron
     figures = {FIGURES[cause][0]: shown}
     for share, holds in ((right, True), (2 * shown - right, True), (wrong, False)):
         answers = {"cause": cause, "evidence": share, "line": 1, "gain": 1}
-        results = {each.id: each.holds for each in grade_case(CASE, answers, figures)}
+        case = msgspec.structs.replace(CASE, cause=cause)
+        results = {each.id: each.holds for each in grade_case(case, answers, figures)}
         assert results["evidence"] is holds, share
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import Lab, SiblingSpec, load_labs
+from bottleneck_lab.course import subjects
 from bottleneck_lab.course.proving import sibling_problems
 from bottleneck_lab.course.siblings import GradedCase
 from bottleneck_lab.grading.cases import gain_by_share
@@ -26,6 +27,7 @@ from bottleneck_lab.grading.siblings import (
     removed_share,
     true_gain,
 )
+from bottleneck_lab.report.words import TAUGHT
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace import siblings
 from bottleneck_lab.workspace.cases import find_case
@@ -180,5 +182,20 @@ def test_a_cause_is_named_whatever_gain_goes_with_it():
         ({"cause": "input-bound", "gain": 2.0}, False),
     ):
         results = grade_sibling(spec, answers, NO_COPIES)
-        assert not results[1].holds, "a gain rests on the cause"
+        assert results[1].holds is (False if named else None), "a gain rests on the cause"
         assert GradedCase(results, spec.cause, 2.0, measured=True).named is named
+
+
+def test_the_report_of_an_answered_program_keeps_back_only_what_a_lab_asks_for(monkeypatch):
+    summary = summarise(load(CAPTURES / "synthetic-input.json.gz"))
+    first, *rest = summary.findings
+    for name, result in (
+        ("latest_traces", [CAPTURES]),
+        ("open_sibling", None),
+        ("latest_name", ""),
+    ):
+        monkeypatch.setattr(subjects, name, lambda _workspace, result=result: result)
+    monkeypatch.setattr(subjects, "untried_findings", lambda: {first.id})
+    seen = subjects.sibling_subject(Mock()).visible(summary)
+    assert not seen.remedies_later
+    assert [each.advice for each in seen.findings] == [TAUGHT, *(each.advice for each in rest)]

@@ -107,7 +107,24 @@ def test_a_late_answer_counts_nowhere(folder: Path):
         cases.answer({}, wrong, PastCase("healthy", "healthy", 1.0, 1.0, late=late))
     now = standing()
     assert (now.answered, now.named, now.points, now.streak) == (1, 1, 3, 1)
+    assert now.judged == 4
     assert now.misses == {"question": {"gain": (1, 1)}, "level": {"level 1": (1, 4)}, "cause": {}}
+
+
+def test_what_rests_on_a_wrong_cause_is_no_weakness(folder: Path):
+    drawn = cases.draw(folder, random.Random(1))
+    other = "healthy" if cases.find_case(drawn.name).cause != "healthy" else "straggler"
+    answer_case(drawn, {"cause": other, "evidence": 0.0001, "line": 1, "gain": 1.0})
+    (answered,) = cases.load_counted()
+    assert set(answered.right) == {"cause", "line"}
+    assert standing().judged == 2
+
+
+def test_a_set_says_how_many_cases_it_has(folder: Path):
+    draw(folder, set_name="friday:3")
+    draw(folder)
+    now = standing("friday:3")
+    assert (now.answered, now.of_set, standing().of_set) == (1, 3, 0)
 
 
 def test_a_case_put_away_leaves_no_open_one_and_stays_hidden(folder: Path):

@@ -39,7 +39,8 @@ def library(request: Request, session: AsLearner) -> Response:
     answered = _answered(request, session)
     past = [each.past for each in answered.values()]
     rights = [
-        {result.id: result.holds is True for result in each.results} for each in answered.values()
+        {result.id: result.holds for result in each.results if result.holds is not None}
+        for each in answered.values()
     ]
     return state(request).page(
         "cases.html",
