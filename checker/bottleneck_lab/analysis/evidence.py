@@ -33,6 +33,7 @@ Bound = Literal[
     "communication-bound",
     "compute-bound",
     "memory-bound",
+    "memory-growth",
     "host-bound",
     "shared-device",
 ]

@@ -42,8 +42,8 @@ class FindingKind:
     `id` is stable: hints, labs and reports refer to it. `reported_when` is its line in
     docs/analysis.md. `rests_on`: the kinds of evidence without which it is in doubt. `at_most`: no
     fix of this can gain more; False if the usual fix saves other time too, as fusing kernels does,
-    or if a part of the cost does not show. `shows_gain`: False if a capture doesn't tell what is
-    left of the time that this costs.
+    or if a part of the cost does not show. `shows_gain`: False if this costs no time, or a capture
+    doesn't tell what is left of it.
     """
 
     id: str
@@ -323,7 +323,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     FindingKind(
         "memory-growth",
         "Memory grows from step to step",
-        "memory-bound",
+        "memory-growth",
         "Look for what keeps tensors alive: losses appended with their graph (use .detach() or"
         " .item()), growing lists, caches, hooks, and objects that refer to each other in a circle,"
         " which stay until Python's collector comes by.",
@@ -331,6 +331,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         " first if the capture's steps have added more than a quarter of the peak",
         work.growing_memory,
         rests_on=("steps",),
+        shows_gain=False,
     ),
 )
 FINDING_IDS = tuple(kind.id for kind in FINDINGS)

@@ -99,9 +99,10 @@ def figures_of(summary: Summary) -> dict[str, float]:
     if sum(own_ns):
         figures["top_operator_share"] = max(own_ns) / sum(own_ns)
     if summary.findings:
-        gains = [finding.expected_gain_ratio for finding in summary.findings]
+        in_time = [finding for finding in summary.findings if finding.share_of_wall > 0]
+        gains = [finding.expected_gain_ratio for finding in in_time]
         if all(gains):
-            figures["largest_gain_ratio"] = max(gains)
+            figures["largest_gain_ratio"] = max([1.0, *gains])
     if summary.serving:
         figures["unpaused_images_per_s"] = summary.serving.unpaused_images_per_s
     return figures

@@ -16,6 +16,7 @@ from bottleneck_lab.analysis.amdahl import ceiling, predicted
 from bottleneck_lab.analysis.detectors.work import uneven_steps
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import FINDING_IDS, find_findings
+from bottleneck_lab.grading.figures import figures_of
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 KINDS = [
@@ -373,3 +374,25 @@ def test_what_ends_the_run_stands_before_what_slows_it(tmp_path, make, kept, fir
     found = [finding.id for finding in summarise(load(tmp_path / "x.json")).findings]
     assert found[0] == first
     assert {"memory-growth", "launch-bound"} <= set(found)
+
+
+def test_memory_that_grows_is_of_its_own_kind_and_has_no_gain_in_time():
+    summary = summarise(load(CAPTURES.parent / "cases" / "bird-choirs" / "trace.json.gz"))
+    (growth,) = [each for each in summary.findings if each.id == "memory-growth"]
+    assert (growth.cause, growth.expected_gain_ratio) == ("memory-growth", 0.0)
+    assert figures_of(summary)["largest_gain_ratio"] >= 1
+
+
+@pytest.mark.parametrize("case", ["face-search", "bird-calls"])
+def test_results_that_are_copied_back_are_not_answered_with_the_loader(case: str):
+    summary = summarise(load(CAPTURES.parent / "cases" / case / "trace.json.gz"))
+    (copies,) = [each for each in summary.findings if each.id == "pageable-copies"]
+    assert "copy only that" in copies.advice
+    assert "DataLoader" not in copies.advice
+
+
+def test_advice_on_pageable_batches_is_to_pin_them(summary_of):
+    (copies,) = [
+        each for each in summary_of("pageable", seed=1).findings if each.id == "pageable-copies"
+    ]
+    assert "pin_memory=True in the DataLoader" in copies.advice

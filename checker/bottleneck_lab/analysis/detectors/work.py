@@ -41,6 +41,11 @@ LESS_COMMUNICATION = (
     " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
     " accumulation), send bf16"
 )
+COPY_BACK = (
+    "Reduce or convert the result on the device and copy only that; copy it into a pinned tensor"
+    " (torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)), and wait where it is"
+    " read."
+)
 TURNS = (
     "Compare the ranks' batches of one step: give them work of equal cost (sort or bucket samples"
     " by length, pack them). If the batches are alike, look for clocks that change, or other"
@@ -121,7 +126,9 @@ def pageable_copies(seen: Evidence) -> list[Detection]:
     evidence = (
         f"{count} copies use pageable memory and take {share:.0%} of the time, at {speed:.1f} GB/s."
     )
-    return [Detection(evidence, share, removal=COPIES)]
+    back = sum(row.total_ns for row in rows if row.direction == "d2h")
+    advice = COPY_BACK if 2 * back > sum(row.total_ns for row in rows) else ""
+    return [Detection(evidence, share, removal=COPIES, advice=advice)]
 
 
 def exposed_communication(seen: Evidence) -> list[Detection]:
