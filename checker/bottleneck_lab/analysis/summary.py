@@ -160,6 +160,10 @@ class Summary(msgspec.Struct, frozen=True):
     """
     of_memory: bool = False
     """The capture is of a lab about memory, which comes first there."""
+    check_ceiling: float | None = None
+    """How many times as fast a check of the capture's lab can find any work, where it has a limit
+    of its own.
+    """
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
     remedies_later: bool = False

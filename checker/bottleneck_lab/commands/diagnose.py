@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import (
     commit_answers,
+    judged_answers,
     refused_answers,
     require_committable,
     where_to_look,
@@ -246,9 +248,11 @@ def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
     wrong = form_problems(questions_of(workspace.lab, record), answers)
     if not questions:
         say("This lab asks no questions.")
-    corrections = _found_wrong(workspace)
+    corrections, right = _found_wrong(workspace), _found_right(workspace, answers)
     for question in questions:
         _show(workspace, question, answers.get(question.id), wrong.get(question.id))
+        if question.id in right:
+            say(f"    ✓ {right[question.id]}", style="green", hang=6)
         if question.id in corrections:
             say(f"    ✗ {corrections[question.id]}", style="red")
         if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
@@ -316,6 +320,22 @@ def _faults(workspace: Workspace, result: CriterionResult) -> list[tuple[str, st
     ]
 
 
+def _found_right(workspace: Workspace, answers: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of `answers` that the latest check which graded them found right, with its
+    number and what it said beside them, as the tool's own figure.
+    """
+    judged, right = judged_answers(workspace, answers), {}
+    questions = {question.id: question for question in workspace.lab.spec.questions}
+    for attempt in load_attempts(workspace):
+        for each in attempt.verdict.criteria:
+            if each.holds and judged.get(each.id) and each.id in questions:
+                shown = format_answer(questions[each.id], answers[each.id])
+                said = each.sentence.removeprefix(f"{each.id}: ")
+                said = said.removeprefix(f"'{shown}' is right.").strip()
+                right[each.id] = f"Check {attempt.number}{f': {said}' * bool(said)}"
+    return right
+
+
 def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str | None) -> None:
     """Print one question with its answer, or in full if it is still open."""
     if is_given(answer):
@@ -367,7 +387,11 @@ def _conclude(
             say(f"\n{where_to_look(workspace, record)}")
             say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
         elif record.commitments and record.commitments[-1].answers == answers:
-            say(f"\nThese answers are committed already. {_when_graded(workspace)} {_CORRECTS}")
+            graded = {each.id for each in workspace.lab.spec.questions if not each.predicts_gain}
+            if graded <= _found_right(workspace, answers).keys():
+                say("\nThese answers are committed, and a check found them right.")
+            else:
+                say(f"\nThese answers are committed already. {_when_graded(workspace)} {_CORRECTS}")
             say_next_step(workspace, load_attempts(workspace), record)
         else:
             say(

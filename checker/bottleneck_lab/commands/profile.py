@@ -76,7 +76,10 @@ _Tool = Annotated[
 _Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", metavar="FOLDER", help="Folder to create (default: captures/NNNN-TOOL)."
+        "--out",
+        "-o",
+        metavar="FOLDER",
+        help="Folder to create (default: the next NNNN-TOOL among the captures).",
     ),
 ]
 _Limit = Annotated[

@@ -22,6 +22,7 @@ from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import cpu_model
+from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.evidence_only import (
     evidence_only,
     without_advice,
@@ -90,7 +91,10 @@ def visible_summary(
         if measures_others(folder):
             summary = without_advice(summary)
         summary = msgspec.structs.replace(
-            summary, code=code_of(folder, summary), of_memory=is_of_memory(folder)
+            summary,
+            code=code_of(folder, summary),
+            of_memory=is_of_memory(folder),
+            check_ceiling=check_ceiling(workspace.lab, workspace.info.device),
         )
         if kind_of(workspace.lab).records_itself:
             summary = without_intensities(summary, blind=blind)

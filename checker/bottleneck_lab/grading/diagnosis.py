@@ -185,12 +185,17 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
     shares = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
     limits = f"{shares} long"
     if seen is not None:
-        least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
-        limits = f"{least:.3g} to {most:.3g} ms long ({shares}, {seen.span_ns / 1e9:.3g} s)"
+        least, most = (_format_ms(share * seen.span_ns) for share in (LEAST_STRETCH, MOST_STRETCH))
+        limits = f"{least} to {most} ms long ({shares}, {_format_ms(seen.span_ns)} ms)"
     return (
         f"A stretch is {limits}, or as long as the longest gap. At least {question.least:.0%} of"
         " it must be what the question asks for: trim what a gap begins or ends with beside that."
     )
+
+
+def _format_ms(ns: float) -> str:
+    """Return nanoseconds in ms, in three digits and never as a power of ten."""
+    return f"{float(f'{ns / 1e6:.3g}'):,.12g}"
 
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
@@ -212,13 +217,13 @@ def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     # Half a percent for a limit that was typed as it is printed.
     if stretch.length < 0.995 * least_ns:
         return (
-            f"That stretch is too short ({stretch.length / 1e6:.3g} ms): mark at least"
-            f" {least_ns / 1e6:.3g} ms."
+            f"That stretch is too short ({_format_ms(stretch.length)} ms): mark at least"
+            f" {_format_ms(least_ns)} ms."
         )
     if stretch.length > 1.005 * most_ns:
         return (
-            f"That stretch is too long ({stretch.length / 1e6:.3g} ms) to point at anything: mark"
-            f" at most {most_ns / 1e6:.3g} ms."
+            f"That stretch is too long ({_format_ms(stretch.length)} ms) to point at anything:"
+            f" mark at most {_format_ms(most_ns)} ms."
         )
     return None
 

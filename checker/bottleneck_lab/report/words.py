@@ -111,8 +111,8 @@ _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 WORKER_LINES = (
-    "A line's share is of its own worker's batches, with all that it calls: a line that another"
-    " line of your code called counts to that one."
+    "A line's share is of its own worker's batches, with all that it calls, lines of your code"
+    " included; `--ask lines` lists what it calls."
 )
 """The definition of the figures beside a loader worker's lines, which a query sums otherwise."""
 

@@ -265,6 +265,21 @@ def test_the_bare_command_marks_what_the_last_check_found_wrong(workspace):
     assert "✗" not in diagnose("evidence=0.5").output
 
 
+def test_answers_that_a_check_found_right_are_marked_with_its_figures(workspace):
+    diagnose(*ANSWERS)
+    cause = load_answers(workspace.root)["cause"]
+    figure = "60%, where your capture shows 60.4%."
+    leave_check(workspace, holds=True, cause=f"'{cause}' is right.", evidence=figure)
+    shown = " ".join(diagnose().output.split())
+    assert f"{cause} ✓ Check 1 evidence: 60% ✓ Check 1: {figure} where:" in shown
+    assert "`lab check` says whether they are right" in shown, "the stretch was not judged"
+    leave_check(workspace, holds=True, where="10-20 ms is what your capture shows.")
+    done = " ".join(diagnose().output.split())
+    assert "These answers are committed, and a check found them right." in done
+    assert "says whether" not in done
+    assert "✓ Check 1:" not in diagnose("evidence=0.5").output
+
+
 def test_what_rested_on_a_wrong_choice_is_open_once_that_is_corrected(workspace):
     diagnose(*ANSWERS)
     rests = "It rests on your `cause`: correct that first."

@@ -48,6 +48,7 @@ from bottleneck_lab.report.console.summary import render_summary, render_top
 from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
 from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.report.page.summary import time_section
 from bottleneck_lab.report.page.tables import workers_table
 from bottleneck_lab.trace import load
 
@@ -67,7 +68,8 @@ def test_the_lines_of_a_loaders_workers_say_what_their_share_is_of(draw):
     without = replace(use, lines=[])
     assert "own worker's batches" not in draw(render_summary, replace(blank, workers=[without]))
     page = str(workers_table(replace(blank, workers=[use])))
-    assert "with all that it calls: a line that another" in page
+    assert "with all that it calls, lines of your code" in page
+    assert "`--ask lines` lists what it calls" in text
     assert "with all that it calls" not in str(workers_table(replace(blank, workers=[without])))
 
 
@@ -379,6 +381,23 @@ def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_p
     words_ = " ".join(text.split())
     assert f"this lab doesn't ask for: {slow.title} (at most 2.00x)." in words_
     assert slow.advice not in words_
+
+
+def test_a_gain_above_what_a_check_can_measure_is_never_the_headline(draw):
+    summary = made_up_capture.with_one_finding(
+        summarise(load(CAPTURES / "synthetic-input.json.gz"))
+    )
+    (finding,) = summary.findings
+    high = replace(summary, findings=[replace(finding, expected_gain_ratio=11.76)])
+    measured = replace(high, check_ceiling=2.5)
+    text = " ".join(draw(render_summary, measured).split())
+    assert f"{finding.title} (at most 11.76x; a check measures 2.50x at most)." in text
+    figures = str(time_section(measured, []))
+    assert "<b>at most 2.50x</b>" in figures
+    assert "as fast in a check; at most 11.76x here without" in figures
+    for other in (high, replace(high, check_ceiling=20.0)):
+        assert "a check measures" not in " ".join(draw(render_summary, other).split())
+        assert "<b>at most 11.76x</b>" in str(time_section(other, []))
 
 
 def test_growth_that_a_fall_hides_is_not_compared(draw):

@@ -140,6 +140,9 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     if scope:
         scope = f" {scope}"
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
+        most = summary.check_ceiling
+        if most is not None and finding.expected_gain_ratio > most:
+            scope = f"{scope}; a check measures {most:.2f}x at most"
         sheet.line(
             f"{'First' if finding.share_of_wall <= 0 else 'Costliest'} finding: {finding.title}"
             f" ({words.describe_gain(finding)}{scope}).",

@@ -130,7 +130,11 @@ def _figures(summary: Summary) -> Markup:
                 "as fast, without what the late rank does for longer;"
                 f" {first.shared_gain_ratio:.2f}x with the same work, spread evenly over the ranks"
             )
-        shown[label] = words.describe_bound(first)
+        bound, most = words.describe_bound(first), summary.check_ceiling
+        if most is not None and first.expected_gain_ratio > most:
+            label = f"as fast in a check; {bound} here {label.removeprefix('as fast, ')}"
+            bound = f"at most {most:.2f}x"
+        shown[label] = bound
     items = [tag("li", tag("b", figure), tag("span", what)) for what, figure in shown.items()]
     return tag("ul", items, class_="figures")
 

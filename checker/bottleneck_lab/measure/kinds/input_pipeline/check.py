@@ -19,6 +19,7 @@ import numpy as np
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
+    BUSY_CORES,
     grade_check,
     grade_decision,
     grade_value,
@@ -102,7 +103,7 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
         },
         notes=[
             device_note(context, step_s, before_s),
-            *gain_notes(context, run, before_s),
+            *gain_notes(context, run, before_s, foreign_cores),
             *sharing_notes(run, max(step_s, after_s)),
         ],
         speedup=run.samples_per_s() * before_s if run.timed() else None,
@@ -235,17 +236,26 @@ def _decide_at_all(spec: CriterionSpec, samples: list[list[float]]) -> Decision:
 
 
 def gain_notes(
-    context: Context[InputPipelineSettings], run: PipelineRun, loader_s: float
+    context: Context[InputPipelineSettings],
+    run: PipelineRun,
+    loader_s: float,
+    foreign_cores: float = 0.0,
 ) -> list[str]:
     """Note the two rates whose ratio is the gain, if the script was timed. `loader_s`: seconds that
-    the shipped loader takes for a sample.
+    the shipped loader takes for a sample. Beside other programs no ratio is stated: they slow the
+    script alone, since that time is CPU time.
     """
     if not run.timed():
         return []
     rate, called = run.samples_per_s(), context.settings.samples.called
+    shipped = f"{1 / loader_s:.3g} that the shipped loader makes"
+    if foreign_cores > BUSY_CORES:
+        gain = f" beside other programs, not to be compared with the {shipped}"
+    else:
+        gain = f", {rate * loader_s:.2f}x the {shipped}"
     return [
-        f"Your script trained {rate:.3g} {called}/s, {rate * loader_s:.2f}x the {1 / loader_s:.3g}"
-        " that the shipped loader prepared just before."
+        f"Your script trained {rate:.3g} {called}/s{gain} with a core to itself, by this machine's"
+        " speed just before."
     ]
 
 
