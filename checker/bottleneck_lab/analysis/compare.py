@@ -34,6 +34,7 @@ from bottleneck_lab.analysis.statistics import (
     Interval,
     judge_ratio,
     rank_sum_interval,
+    rank_sum_order,
     signed_rank_interval,
 )
 from bottleneck_lab.analysis.steps.figures import (
@@ -828,11 +829,11 @@ def _judged(
         ratio = 1 / interval.median
     else:
         # What is zero in some steps, as a copy every tenth step is, has no ratio to judge.
-        difference = _difference(old, new, 1 - error, paired)
-        if difference.high < 0:
-            outcome = "better"
-        elif difference.low > 0:
-            outcome = "worse"
+        least = NOTABLE_SHARE * max(_mean(side, ("step", "time")) for side in means)
+        old, new = np.where(old < least, 0.0, old), np.where(new < least, 0.0, new)
+        order = _order(old, new, 1 - error, paired)
+        if order:
+            outcome = "better" if order < 0 else "worse"
         ratio = before / after if after else 0.0
     group, what = key
     return FigureChange(what, group, before, after, ratio, outcome, low, high, was)
@@ -842,9 +843,20 @@ def _inverse(bound: float) -> float | None:
     return 1 / bound if 0 < bound < math.inf else None
 
 
+def _order(old: Floats64, new: Floats64, confidence: float, paired: bool) -> int:
+    """Return -1 if `new` lies below `old`, 1 if above, and 0 if that cannot be told."""
+    if not paired:
+        return rank_sum_order(_thinned(old), _thinned(new), confidence)
+    difference = _difference(old, new, confidence, paired)
+    return int(difference.low > 0) - int(difference.high < 0)
+
+
+def _thinned(values: Floats64) -> list[float]:
+    return [float(value) for value in values[:: 1 + len(values) // MOST_STEPS]]
+
+
 def _difference(old: Floats64, new: Floats64, confidence: float, paired: bool) -> Interval:
     """Return how far the values of `new` lie above those of `old`."""
     if paired:
         return signed_rank_interval((new - old).tolist(), confidence)
-    first, second = (values[:: 1 + len(values) // MOST_STEPS].tolist() for values in (old, new))
-    return rank_sum_interval(first, second, confidence)
+    return rank_sum_interval(_thinned(old), _thinned(new), confidence)

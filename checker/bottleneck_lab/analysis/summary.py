@@ -80,6 +80,10 @@ LEAST_PART = 0.02
 """A part of the time below this share has no gain worth working out."""
 
 
+STEPS_WITH_EDGES = 5
+"""Of this many steps the first and the last are no part of the spread."""
+
+
 class Summary(msgspec.Struct, frozen=True):
     """Where the time went. Times are ns, shares 0–1. `emulated` (an emulated accelerator's rows are
     in it) and `quality` must be shown with any figure.
@@ -105,7 +109,9 @@ class Summary(msgspec.Struct, frozen=True):
     steps: list[Step]
     step_mean_ns: int
     step_spread: float
-    """Standard deviation over mean of the steps' costs."""
+    """Standard deviation over mean of the steps' costs; of five or more, without each rank's first
+    and last: they hold what the device did for steps before, or lack what it did after.
+    """
     range_shares: dict[str, float]
     """Share of the steps' time in each range on the steps' thread: `data`, `h2d`, `forward`,
     `backward`, `optimizer` and whatever else was marked.
@@ -245,7 +251,7 @@ def _summary(
         devices=seen.devices,
         steps=work.steps,
         step_mean_ns=int(step_ns.mean()),
-        step_spread=float(step_ns.std() / step_ns.mean()) if step_ns.mean() else 0.0,
+        step_spread=_step_spread(work.steps),
         range_shares=_range_shares(work.steps),
         operators=seen.operators,
         lines=seen.lines,
@@ -399,6 +405,16 @@ def _evidence_of(timeline: Timeline, devices: _DeviceSide, roofline: Roofline) -
         },
         double_rows=[row for row in roofline.rows if row.precision == "fp64"],
     )
+
+
+def _step_spread(steps: Sequence[Step]) -> float:
+    """Return the standard deviation over the mean of the steps' costs, without the edges."""
+    costs: list[int] = []
+    for rank in {step.rank for step in steps}:
+        of_rank = [step.cost_ns for step in steps if step.rank == rank]
+        costs += of_rank[1:-1] if len(of_rank) >= STEPS_WITH_EDGES else of_rank
+    mean_ns = float(np.mean(costs)) if costs else 0.0
+    return float(np.std(costs)) / mean_ns if mean_ns else 0.0
 
 
 def _with_rows(seen: Evidence, host: _HostSide, work: _WorkSide) -> Evidence:

@@ -24,7 +24,7 @@ from bottleneck_lab.analysis.ranks.collectives import (
     CollectiveWaits,
 )
 from bottleneck_lab.analysis.steps.figures import find_step_parts
-from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.analysis.summary import STEPS_WITH_EDGES, Summary
 from bottleneck_lab.analysis.what_if.replay import PAUSE_NS
 from bottleneck_lab.report import words
 from bottleneck_lab.trace.names import STEP, STEP_NAME
@@ -225,9 +225,10 @@ def describe_capture(summary: Summary) -> str:
         return f"{span}: 1 step, {events}{apart}"
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
+    aside = ", first and last aside" if count >= STEPS_WITH_EDGES else ""
     each = (
         f"{words.format_duration(summary.step_mean_ns)} on average (spread"
-        f" {words.format_share(summary.step_spread)})"
+        f" {words.format_share(summary.step_spread)}{aside})"
     )
     return f"{span}: {count} steps of {each}{ranks}, {events}{apart}"
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from bottleneck_lab import compare, load, merge_ranks, observe
 from bottleneck_lab.analysis.compare import FigureChange, _pinned_since
 from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
-from bottleneck_lab.analysis.statistics import rank_sum_interval
+from bottleneck_lab.analysis.statistics import rank_sum_interval, rank_sum_order
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report import words
@@ -498,6 +498,34 @@ def test_repeated_captures_are_compared_in_pairs(timelines):
     assert not {"better", "worse"} & {change.outcome for change in compare(old, same).changes}
     with pytest.raises(ValueError, match="cannot be compared in pairs"):
         compare(old, slow[:-1])
+
+
+def test_what_all_but_one_of_few_steps_had_is_gone(timelines):
+    """As the waiting of a device that had a batch left over from before the recording."""
+
+    def most(steps):
+        number = itertools.count()
+
+        def step(run):
+            run.launch("gemm", 500.0)
+            if next(number) < steps:
+                run.launch("extra", 300.0)
+
+        return step
+
+    ((six,), (three,), (none,)) = (timelines(most(count), steps=7) for count in (6, 3, 0))
+    assert outcomes(compare(six, none))["kernel", "extra"].outcome == "better"
+    assert outcomes(compare(none, six))["kernel", "extra"].outcome == "worse"
+    assert outcomes(compare(three, none))["kernel", "extra"].outcome == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 1), ([1] * 5, [1] * 5, 0), ([1, 2], [3, 4], 0)],
+)
+def test_an_order_of_samples_is_told_where_chance_rarely_brings_it(first, second, order):
+    assert rank_sum_order(first, second, 0.95) == order
+    assert rank_sum_order(second, first, 0.95) == -order
 
 
 def test_what_only_one_side_has_is_gone_or_new(timelines):

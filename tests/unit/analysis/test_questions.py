@@ -358,6 +358,26 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     assert line.endswith("; 1.30 ms from the first rank's start to the last one's end")
 
 
+@pytest.mark.parametrize(
+    ("took_us", "spread"),
+    [
+        ([224, 179, 179, 179, 179, 179, 123], "(spread 0%, first and last aside)"),
+        ([100, 300, 100, 300, 100, 300, 100], "(spread 44.5%, first and last aside)"),
+        ([100, 100, 300, 300], "(spread 50%)"),
+    ],
+)
+def test_what_the_edges_of_a_capture_cut_is_no_part_of_the_spread(loaded, took_us, spread):
+    rows, begin = [], 0
+    for number, took in enumerate(took_us):
+        rows += [
+            event("user_annotation", f"ProfilerStep#{number}", begin, took),
+            event("cuda_runtime", "cudaLaunchKernel", begin + 10, 5, correlation=number + 1),
+            kernel("gemm", begin + 20, 50, number + 1),
+        ]
+        begin += took
+    assert spread in describe_capture(summarise(loaded(*rows)))
+
+
 def test_an_unknown_question_lists_all():
     with pytest.raises(UsageError, match="no question 'why'") as refusal:
         ask(None, "why")

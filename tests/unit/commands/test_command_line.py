@@ -47,6 +47,12 @@ def test_every_command_module_is_in_the_table():
     }
 
 
+def test_the_default_folder_of_a_capture_holds_in_a_lab_too():
+    """Its captures lie in `.lab/captures`, others in `captures`."""
+    shown = " ".join(CliRunner().invoke(app, ["profile", "--help"]).output.split())
+    assert "the next NNNN-TOOL among the captures" in shown.replace("│ │ ", "")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["list"], ["list", "--json"]])
 def test_quick_commands_load_nothing_slow(arguments, tmp_path):
     code = (
