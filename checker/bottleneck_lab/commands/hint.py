@@ -104,9 +104,12 @@ def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:
         so_far = f"{opened} of {available} hints" if opened else "none of the hints"
         sentence = f"So far your instructor has opened {so_far} for this lab."
         return f"{sentence} These are the ones you have taken:" if taken else sentence
-    if taken:
-        return "There are no more hints. These are the ones you have taken:"
-    return "This lab has no hints."
+    if not available:
+        return "This lab has no hints."
+    left = "There are no more hints."
+    if taken < available:
+        left = f"The {'other ' * bool(taken)}hints are about what the last check found right."
+    return f"{left} These are the ones you have taken:" if taken else left
 
 
 def _text(workspace: Workspace, hint: HintSpec) -> str:

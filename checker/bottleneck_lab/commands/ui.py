@@ -41,7 +41,7 @@ Answers = Annotated[
         "--answer",
         "-a",
         metavar="ID=VALUE",
-        help="Answer one question. Give a choice by its number or how it begins.",
+        help="Answer one question. A numbered choice may be given by its number or beginning.",
     ),
 ]
 

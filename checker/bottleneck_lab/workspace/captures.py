@@ -134,6 +134,12 @@ def code_captured(capture: Path) -> str:
     return str(read_json(file, dict[str, Any]).get("code", "")) if file.is_file() else ""
 
 
+def lacks_parts(capture: Path) -> bool:
+    """Return True if a lab's capture lacks something that the task asks for, as its notes say."""
+    file = capture / "capture.json"
+    return file.is_file() and bool(read_json(file, dict[str, Any]).get("notes"))
+
+
 def whose_code(lab: Lab, capture: Path) -> str:
     """Say whether a lab's capture shows the shipped code or edited code; empty if it is unknown."""
     code = code_captured(capture)

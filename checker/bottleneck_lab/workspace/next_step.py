@@ -11,7 +11,12 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.verdict import WHEN_QUIET, Verdict
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
-from bottleneck_lab.workspace.captures import capture_number, capture_of, latest_capture
+from bottleneck_lab.workspace.captures import (
+    capture_number,
+    capture_of,
+    lacks_parts,
+    latest_capture,
+)
 from bottleneck_lab.workspace.commitments import Record, open_questions
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace
@@ -109,8 +114,8 @@ def next_here(
     passed = next((each for each in reversed(attempts) if each.verdict.outcome == "PASS"), None)
     if passed and _is_what_passed(workspace, passed, attempts[-1]):
         return _after_pass(workspace, record, labs, progress)
-    if not attempts and not has_looked(workspace, record):
-        return _first_look(workspace)
+    if not attempts and (step := _first_look(workspace, record)):
+        return step
     if step := _explain(workspace, record, latest):
         return step
     if not attempts:
@@ -172,7 +177,10 @@ def _is_unread(workspace: Workspace, record: Record, latest: Path | None) -> boo
     return workspace.lab.spec.evidence == "profile" and not begun and not looked
 
 
-def _first_look(workspace: Workspace) -> NextStep:
+def _first_look(workspace: Workspace, record: Record) -> NextStep | None:
+    """Return the step to what the lab's questions are answered from; None once it is there."""
+    if has_looked(workspace, record):
+        return _change(workspace) if _records_too_little(workspace) else None
     lab = workspace.lab
     then = " Then run `lab diagnose`." if lab.spec.questions else ""
     if not records_itself(workspace):
@@ -222,6 +230,14 @@ def _edit(lab: Lab, why: str) -> NextStep:
     first, *others = editable = lab.spec.editable or ["diagnosis.toml"]
     files = " and ".join(editable) if len(others) < 2 else f"{first} or another of your files"
     return NextStep(f"edit {files}", why)
+
+
+def _records_too_little(workspace: Workspace) -> bool:
+    """Return True if the task is to record the workload, and the code as it is now was captured
+    without all that is asked for.
+    """
+    capture = capture_of(workspace, workspace.lab.code_hash(workspace.root))
+    return records_itself(workspace) and capture is not None and lacks_parts(capture)
 
 
 def _change(workspace: Workspace) -> NextStep:
@@ -344,6 +360,8 @@ def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
         return _edit(lab, f"First mend what the ✗ names. {then}")
     if records_itself(workspace) and not capture_of(workspace, lab.code_hash(workspace.root)):
         return NextStep("lab profile", "Your code has changed: see what it records now.")
+    if _records_too_little(workspace):
+        return _change(workspace)
     if runs and has_run(workspace) is None:
         return NextStep("lab run", "Your code has changed: see whether its results are right.")
     return NextStep("lab check", "Your code has changed: see whether its results are right.")

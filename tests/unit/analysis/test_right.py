@@ -557,6 +557,19 @@ def test_captures_that_cannot_be_relied_on_say_so(tmp_path, events, reason):
     assert any(reason in said for said in quality.reasons)
 
 
+def test_the_empty_rest_after_the_last_step_is_no_step(tmp_path):
+    """`profiler.step()` after the last pass begins it; its time would lower the mean."""
+    passes = [event("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)]
+    passes += [event("cpu_op", "aten::mm", i * 10 + 1, 8) for i in range(3)]
+    rest = event("user_annotation", "ProfilerStep#3", 30, 1)
+    summary = summed_up(tmp_path, *passes, rest)
+    assert not any("hold no event" in reason for reason in summary.quality.reasons)
+    assert summary.steps == summed_up(tmp_path, *passes).steps
+    dropped = event("user_annotation", "ProfilerStep#3", 30, 10)
+    reasons = summed_up(tmp_path, *passes, dropped).quality.reasons
+    assert any("1 of 4 steps hold no event" in reason for reason in reasons)
+
+
 def test_importing_the_package_loads_nothing_heavy():
     import subprocess
     import sys

@@ -32,6 +32,8 @@ from bottleneck_lab.workspace.commitments import (
 )
 from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.next_step import next_here
+from bottleneck_lab.workspace.progress import load_progress
 from bottleneck_lab.workspace.start import start_workspace
 
 TRACE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-input.json.gz"
@@ -362,6 +364,19 @@ def recording(tmp_path, monkeypatch) -> Workspace:
         (folder / "capture.json").write_text(json.dumps(described))
     monkeypatch.chdir(workspace.root)
     return workspace
+
+
+def test_a_script_whose_capture_lacks_something_is_edited_before_any_answer(recording):
+    file = recording.captures / "0002-torch" / "capture.json"
+    described = json.loads(file.read_text()) | {"code": recording.lab.code_hash(recording.root)}
+    file.write_text(json.dumps(described))
+
+    def step():
+        return next_here(recording, [], load_record(recording), {}, load_progress()).command
+
+    assert step() == "lab report"
+    file.write_text(json.dumps(described | {"notes": ["The capture holds 3 passes."]}))
+    assert step() == "edit profile_resnet.py"
 
 
 def test_an_operator_that_the_latest_capture_lacks_is_refused_with_near_names(recording):

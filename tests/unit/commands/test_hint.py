@@ -52,6 +52,14 @@ def test_without_a_cohort_every_hint_is_there(opened):
     assert ("There are no more hints" in none.output, none.exit_code) == (True, 0)
 
 
+def test_hints_that_are_skipped_are_not_said_to_be_taken(opened, monkeypatch):
+    run("hint")
+    monkeypatch.setattr(hint, "take_hint", lambda *_: None)
+    output = " ".join(run("hint").output.split())
+    assert "no more hints" not in output
+    assert "The other hints are about what the last check found right. These are" in output
+
+
 def test_the_hint_before_the_last_says_what_the_last_costs(opened):
     for _ in LAB.spec.hints[2:]:
         assert "Take all of them" in run("hint").output

@@ -427,7 +427,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
     ("capture", "says"),
     [
         (made_up(SHARES, passes=7), "warm-up passes"),
-        (made_up(SHARES, passes=2), "stopped too early"),
+        (made_up(SHARES, passes=2), "schedule spend passes"),
         (made_up(SHARES, begin_s=40.0), "an old one, or was changed"),
         (made_up(SHARES, calls=[OperatorCall(OUTER, (), ())]), "record_shapes"),
         (
@@ -459,7 +459,9 @@ def test_a_learner_s_own_capture_is_told_what_it_lacks(tmp_path):
     ]
     slow_first = np.where(np.arange(2 * PASSES) < 2, 900_000, 300_000)
     (cold,) = missing_parts(replace(made_up(SHARES), times={CONV: slow_first}), PASSES)
-    assert "takes 3.0 times as long as the others: run the model before you record" in cold
+    assert (
+        "takes 3.0 times as long as the others: run the model more often before you record" in cold
+    )
     lab = find_lab("resnet-top-ops")
     (tmp_path / "trace").write_text("{}")
     assert "cannot be read" in kind_of(lab).missing_parts(lab, "cpu", tmp_path / "trace")[0]
@@ -875,7 +877,8 @@ def test_a_balance_that_was_saved_and_differs_is_named(checked, monkeypatch):
 def test_answers_beyond_the_lab_s_tolerance_are_said_to_count_for_the_range_measured(truth):
     near = described_answers(RIGHT, truth)
     assert (
-        near["shares"] == "60.0%, 20.0%, 12.0%; measured 60.0%, 20.0%, 12.0%, known to 0.5 points"
+        near["shares"] == f"60.0%, 20.0%, 12.0%; measured {CONV} 60.0%, {NORM} 20.0%, {POOL} 12.0%,"
+        " known to 0.5 points"
     )
     assert near["ceiling"] == "2.50x; measured 2.50x"
     wide = dict(truth.shares) | {CONV: Share(CONV, 0.60, 0.04, fresh=0.55)}

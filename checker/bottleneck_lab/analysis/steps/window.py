@@ -62,6 +62,7 @@ class Step(msgspec.Struct, frozen=True):
 def step_rows(timeline: Timeline) -> HostTable:
     """Return the ranges that mark steps: ProfilerStep#n; "step n" and the like where there is none;
     and where no steps are marked at all, the stretches that each end with an optimizer's step.
+    What begins after the last step, and is cut short with nothing in it, is none.
     """
     ranges = timeline.ranges
     if len(ranges):
@@ -74,8 +75,28 @@ def step_rows(timeline: Timeline) -> HostTable:
             )
             marked = take(ranges, marks_step[ranges.name])
             if len(marked):
-                return marked
+                return _without_remainders(timeline, marked)
     return _optimizer_steps(timeline)
+
+
+def _without_remainders(timeline: Timeline, steps: HostTable) -> HostTable:
+    """Leave out a rank's last step where nothing happened in it and no other is as short:
+    `profiler.step()` begins another one after the last, and the profiler's stop ends that.
+    """
+    tables = (timeline.operators, timeline.runtime, timeline.device)
+    if not any(len(table) for table in tables):
+        return steps
+    keep, lengths = np.ones(len(steps), dtype=bool), steps.end - steps.start
+    for rank in np.unique(steps.rank).tolist():
+        *others, last = np.flatnonzero(steps.rank == rank)  # in the order of their start
+        if not others or lengths[last] >= lengths[others].min():
+            continue
+        inside = (steps.start[last], steps.end[last])
+        keep[last] = any(
+            (table.rank[slice(*np.searchsorted(table.start, inside).tolist())] == rank).any()
+            for table in tables
+        )
+    return take(steps, keep) if not keep.all() else steps
 
 
 def _optimizer_steps(timeline: Timeline) -> HostTable:

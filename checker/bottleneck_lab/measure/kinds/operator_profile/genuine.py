@@ -113,7 +113,7 @@ def script_faults(
 
 
 def _describe_passes(recorded: float, passes: int) -> str:
-    more = "Was the profiler stopped too early?"
+    more = "Does the profiler stop too early, or its schedule spend passes on waiting and warm-up?"
     if recorded > passes:
         more = "Are the warm-up passes in it?"
     return f"The capture holds {recorded:g} passes; `record` was told to record {passes}. {more}"
@@ -145,8 +145,8 @@ def missing_parts(capture: OperatorCapture, passes: int) -> list[str]:
     ratio = first_pass_ratio(capture, passes)
     if ratio >= COLD_RATIO:
         missing.append(
-            f"The first pass takes {ratio:.1f} times as long as the others: run the model before"
-            " you record."
+            f"The first pass takes {ratio:.1f} times as long as the others: run the model more"
+            " often before you record, or `lab profile` again if other programs were busy."
         )
     return missing
 

@@ -141,8 +141,10 @@ def described_answers(answers: Answers, truth: Truth) -> dict[str, str]:
     names = [full_name(answers.get(rank)) for rank in PLACES]
     shares = [truth.shares[name].share for name in names]
     own = [_number(answers.get(f"{rank}_share")) or 0.0 for rank in PLACES]
-    measured = ", ".join(f"{share:.1%}" for share in shares)
-    ranked = ", ".join(f"{share.name} {share.share:.1%}" for share in truth.ranked()[: len(PLACES)])
+    # The names stand with their shares once: where two places are too close to call, the measured
+    # third is another operator than the learner's.
+    measured = ", ".join(f"{n} {share:.1%}" for n, share in zip(names, shares, strict=True))
+    ranked = ", ".join(share.name for share in truth.ranked()[: len(PLACES)])
     close = either_order(answers, truth)
     known = f"{100 * uncertainty(truth.shares):.1f}"
     intensities = ", ".join(f"{truth.intensity[name]:.3g}" for name in names)
