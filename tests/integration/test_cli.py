@@ -991,7 +991,7 @@ class TestWatch:
             (place / "work.py").write_text((place / "work.py").read_text() + "\n# saved\n")
             shown = watch.communicate(timeout=PATIENCE_S)[0]
         assert watch.returncode == 0
-        assert "wrong output" in shown
+        assert "missed: right-answers" in shown
         assert len(learner.json("history", at=place)["checks"]) == 1
 
 

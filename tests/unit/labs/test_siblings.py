@@ -158,7 +158,9 @@ def test_a_case_takes_one_answer_and_then_another_is_drawn(tmp_path):
 
 def test_the_reports_gain_stands_beside_a_measured_one():
     spec = SiblingSpec(cause="copy-bound", gain=1.74)
-    summary = msgspec.structs.replace(NO_COPIES, findings=[Mock(expected_gain_ratio=1.65)])
+    summary = msgspec.structs.replace(
+        NO_COPIES, findings=[Mock(expected_gain_ratio=1.65, share_of_wall=0.4)]
+    )
     _, gain = grade_sibling(spec, {"cause": "copy-bound", "gain": 1.65}, summary)
     assert "the 1.74x measured without the cause. The report's 1.65x is" in gain.sentence
     _, exact = grade_sibling(spec, {"cause": "copy-bound", "gain": 1.75}, summary)
