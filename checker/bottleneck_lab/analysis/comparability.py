@@ -45,7 +45,7 @@ VERSIONS = {
     "hip_driver_version": "HIP driver",
     "hip_runtime_version": "HIP runtime",
 }
-"""What a capture's facts call the versions of the software below a program, and readers."""
+"""Versions of the software below a program: their names in a capture's facts, and a reader's."""
 _STACK = "Python frames (with_stack, `lab profile --stack`)"
 # Settings by Kineto's name for them.
 _STATED = {

@@ -222,7 +222,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class FlopPerCall(msgspec.Struct, frozen=True):
-    """What a call of an operator computes on average, before and after, by its shapes."""
+    """Work of an average call of an operator, before and after, by its shapes."""
 
     operator: str
     before: float

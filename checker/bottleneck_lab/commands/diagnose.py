@@ -322,7 +322,7 @@ def _faults(workspace: Workspace, result: CriterionResult) -> list[tuple[str, st
 
 def _found_right(workspace: Workspace, answers: Mapping[str, Any]) -> dict[str, str]:
     """Return those of `answers` that the latest check which graded them found right, with its
-    number and what it said beside them, as the tool's own figure.
+    number and its sentence about them, as the tool's own figure.
     """
     judged, right = judged_answers(workspace, answers), {}
     questions = {question.id: question for question in workspace.lab.spec.questions}
@@ -330,9 +330,9 @@ def _found_right(workspace: Workspace, answers: Mapping[str, Any]) -> dict[str, 
         for each in attempt.verdict.criteria:
             if each.holds and judged.get(each.id) and each.id in questions:
                 shown = format_answer(questions[each.id], answers[each.id])
-                said = each.sentence.removeprefix(f"{each.id}: ")
-                said = said.removeprefix(f"'{shown}' is right.").strip()
-                right[each.id] = f"Check {attempt.number}{f': {said}' * bool(said)}"
+                figure = each.sentence.removeprefix(f"{each.id}: ")
+                figure = figure.removeprefix(f"'{shown}' is right.").strip()
+                right[each.id] = f"Check {attempt.number}{f': {figure}' * bool(figure)}"
     return right
 
 

@@ -74,15 +74,15 @@ def error_of(way: str, code: str, *, alone: bool = False) -> float:
     """Return the factor that a benchmark is off by, over the four practice functions. `alone`:
     nobody else uses the device.
     """
-    judge, found = load_judge(LAB), ModuleType(way)
+    judge, module = load_judge(LAB), ModuleType(way)
     harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
-    exec(code, found.__dict__)
+    exec(code, module.__dict__)
     off = []
     for trial in judge.practice(SETTINGS):
         if trial.benchmark == way:
             if alone:
                 trial.device._until_stall_s = math.inf
-            (figure,) = harness.run(found, lambda *v, t=trial: t.serve(list(v)), way)
+            (figure,) = harness.run(module, lambda *v, t=trial: t.serve(list(v)), way)
             off.append(abs(math.log(figure / trial.cost_s)))
     return math.exp(sum(off) / len(off))
 
@@ -107,13 +107,13 @@ def test_what_the_texts_say_of_the_notebooks_errors():
     """About as many microseconds for each function but `ragged`, and the shortest is off most as a
     share, which others on the device would not bring about.
     """
-    judge, found = load_judge(LAB), ModuleType("notebook")
+    judge, module = load_judge(LAB), ModuleType("notebook")
     harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
-    exec(code_of("notebook"), found.__dict__)
+    exec(code_of("notebook"), module.__dict__)
     off, shares = {}, {}
     for trial in judge.practice(SETTINGS):
         if trial.benchmark == "notebook":
-            (figure,) = harness.run(found, lambda *v, t=trial: t.serve(list(v)), "notebook")
+            (figure,) = harness.run(module, lambda *v, t=trial: t.serve(list(v)), "notebook")
             off[trial.name] = figure - trial.cost_s
             shares[trial.name] = off[trial.name] / trial.cost_s
     ragged = off.pop("ragged")
@@ -139,15 +139,15 @@ TRAPS = {
 
 
 def intervals_that_hold(code):
-    judge, found = load_judge(LAB), ModuleType("solution")
+    judge, module = load_judge(LAB), ModuleType("solution")
     harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
-    exec(code, found.__dict__)
+    exec(code, module.__dict__)
     settings = LAB.spec.devices["virtual"].settings["judge"]
     held = 0
     for trial in judge.practice(settings):
         if trial.benchmark == "benchmark":
             trial.finish(
-                list(harness.run(found, lambda *v, t=trial: t.serve(list(v)), "benchmark"))
+                list(harness.run(module, lambda *v, t=trial: t.serve(list(v)), "benchmark"))
             )
             held += not trial.missed_by(settings["nearly"])
     return held

@@ -2,7 +2,8 @@
 
 torchrun --nproc-per-node 4 train.py
 
-The model is a chain of segments. `torch.autograd.grad` gives the gradients of one segment at a time, last first, without a hook. Those of the last micro-batch leave in float16 while it goes on.
+The model is a chain of segments. `torch.autograd.grad` gives the gradients of one segment at a
+time, last first, without a hook. Those of the last micro-batch leave in float16 while it goes on.
 """
 
 import recipe
@@ -63,9 +64,9 @@ def sweep(segments, images, labels, share, gradients, *, last):
     for number in reversed(range(len(segments))):
         begin, end = tape[number]
         wanted = [*gradients.parameters[number], *([begin] if number else [])]
-        found = list(torch.autograd.grad(end, wanted, upstream))
-        upstream = found.pop() if number else None
-        gradients.add(number, found)
+        computed = list(torch.autograd.grad(end, wanted, upstream))
+        upstream = computed.pop() if number else None
+        gradients.add(number, computed)
         if last:
             gradients.send(number)
     return loss.detach()
