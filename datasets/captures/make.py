@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,13 @@ class Program:
     def range(self, name: str, start: float) -> None:
         """Marks what the host did since `start`."""
         self.add("user_annotation", name, start, self.host - start)
+
+    def steps(self, count: int) -> Iterator[int]:
+        """Yields the number of each step, and marks what the host did until the next."""
+        for number in range(count):
+            begin = self.host
+            yield number
+            self.range(f"ProfilerStep#{number}", begin)
 
     def trace(self, label: str = "", world_size: int = 1) -> dict[str, Any]:
         return {

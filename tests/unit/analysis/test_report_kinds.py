@@ -20,12 +20,10 @@ def test_python_in_short_pieces_between_launches_is_named(make, tmp_path):
     the last kernel in part of it.
     """
     run = make.Program(jitter=0.0)
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         for _ in range(60):
             run.python(80.0)
             run.operator("aten::mul", "vectorized_elementwise_kernel", 10.0, host_us=5.0)
-        run.range(f"ProfilerStep#{number}", begin)
     first = summary_of(tmp_path, run).findings[0]
     assert first.id == "launch-bound"
     assert first.title == "Python between launches holds up the device"
@@ -35,12 +33,10 @@ def test_python_in_short_pieces_between_launches_is_named(make, tmp_path):
 
 def test_operators_one_after_another_are_no_python_between_them(make, tmp_path):
     run = make.Program(jitter=0.0)
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         for _ in range(100):
             run.operator("aten::mul", "vectorized_elementwise_kernel", 2.0)
             run.python(4.0)
-        run.range(f"ProfilerStep#{number}", begin)
     first = summary_of(tmp_path, run).findings[0]
     assert first.title == "The host cannot launch work fast enough"
 
@@ -49,13 +45,11 @@ def test_operators_one_after_another_are_no_python_between_them(make, tmp_path):
 def test_reading_a_value_for_long_proves_that_a_device_was_not_recorded(make, tmp_path, read_us):
     """Only the CPU's activities were recorded of a program on a GPU."""
     run = make.Program(jitter=0.0)
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         for name, us in [("aten::mm", 40.0)] * 20 + [("aten::_local_scalar_dense", read_us)]:
             start = run.host
             run.python(us)
             run.add("cpu_op", name, start, us)
-        run.range(f"ProfilerStep#{number}", begin)
     summary = summary_of(tmp_path, run)
     assert summary.quality.reliable == (read_us < 10)
     if not summary.quality.reliable:
@@ -160,14 +154,12 @@ def test_small_operators_on_a_cpu_have_a_share_of_the_time_and_no_gain(make, tmp
     loop over cells computes what one operator would: no recording tells them apart.
     """
     run = make.Program(jitter=0.0)
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         for _ in range(300):
             start = run.host
             run.python(8.0)
             run.add("cpu_op", "aten::cat", start, 8.0)
             run.python(1.0)
-        run.range(f"ProfilerStep#{number}", begin)
     summary = summary_of(tmp_path, run)
     (only,) = summary.findings
     assert only.id == "python-overhead"
@@ -264,8 +256,7 @@ def test_times_in_nanoseconds_are_pointed_out(make, tmp_path):
 
 def test_calls_that_allocate_from_the_driver_are_named(make, tmp_path):
     run = make.Program(jitter=0.0)
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         for _ in range(10):
             run.operator("aten::mm", "gemm_tensorop", 300.0)
         run.wait("cudaFree")
@@ -273,7 +264,6 @@ def test_calls_that_allocate_from_the_driver_are_named(make, tmp_path):
             start = run.host
             run.python(900.0)
             run.add("cuda_runtime", "cudaMalloc", start, 900.0)
-        run.range(f"ProfilerStep#{number}", begin)
     churn = finding(summary_of(tmp_path, run), "allocator-churn")
     assert "cudaMalloc (18 calls), cudaFree (6 calls)" in churn.evidence
 

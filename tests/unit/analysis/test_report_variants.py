@@ -33,12 +33,10 @@ def summary_of(tmp_path, run, **facts):
 def loop(make, steps: int = 6, kernels: int = 10, us: float = 300.0, **settings):
     """Training whose host waits for the device at the end of each step."""
     run = make.Program(jitter=0.0, **settings)
-    for number in range(steps):
-        begin = run.host
+    for _ in run.steps(steps):
         for _ in range(kernels):
             run.operator("aten::mm", "gemm_tensorop", us)
         run.wait()
-        run.range(f"ProfilerStep#{number}", begin)
     return run
 
 
@@ -60,12 +58,10 @@ def moved(trace: dict, us: float = 0.0, pid: int | None = None, device: int | No
 def waiting(make, wait, steps: int = 8):
     """Each step's wait goes on for 6 ms after 1.5 ms of recorded work."""
     run = make.Program(jitter=0.0)
-    for number in range(steps):
-        begin = run.host
+    for _ in run.steps(steps):
         for _ in range(5):
             run.operator("aten::mm", "gemm_tensorop", 300.0)
         wait(run, max(run.tail.values()) + 6_000.0)
-        run.range(f"ProfilerStep#{number}", begin)
     return run
 
 
@@ -95,15 +91,13 @@ def test_waits_of_other_names_prove_missing_work_too(make, tmp_path, wait):
 def late_graphs(make, us: float, *, copies: bool, steps: int = 8):
     """Graphs whose kernels all carry a time that is off by `us`."""
     run = make.Program(jitter=0.0)
-    for number in range(steps):
-        begin = run.host
+    for _ in run.steps(steps):
         if copies:
             run.copy(1 << 20, pinned=True, stream=20)
         for _ in range(10):
             run.operator("aten::mm", "gemm_tensorop", 300.0)
         run.wait()
         run.python(300)
-        run.range(f"ProfilerStep#{number}", begin)
     for event in run.events:
         if event["cat"] == "kernel":
             event["ts"] += us
@@ -131,13 +125,11 @@ def test_work_that_starts_before_its_launch_has_a_wrong_time(make, tmp_path):
 def test_a_wait_that_keeps_python_from_running_beside_the_device_is_named(make, tmp_path):
     """3 ms of kernels, a wait, 1.5 ms of Python: without either, the other is hidden."""
     run = make.Program(jitter=0.0)
-    for number in range(12):
-        begin = run.host
+    for _ in run.steps(12):
         for _ in range(10):
             run.operator("aten::mm", "gemm_tensorop", 300.0)
         run.item()
         run.python(1_500)
-        run.range(f"ProfilerStep#{number}", begin)
     (only,) = summary_of(tmp_path, run).findings
     assert only.id == "host-stalls"
     assert only.expected_gain_ratio == pytest.approx(1.5, abs=0.02)
@@ -147,15 +139,13 @@ def test_a_wait_that_keeps_python_from_running_beside_the_device_is_named(make, 
 def copying(make, *, copy: bool = True, item: bool = True):
     """Each step copies 200 µs from pageable memory, launches 3 small kernels and asks for one."""
     run = make.Program(jitter=0.0)
-    for number in range(12):
-        begin = run.host
+    for _ in run.steps(12):
         if copy:
             run.copy(1_200_000, pinned=False)
         for _ in range(3):
             run.operator("aten::mm", "gemm_tensorop", 30.0, host_us=60.0)
         if item:
             run.item()
-        run.range(f"ProfilerStep#{number}", begin)
     return run
 
 
@@ -173,13 +163,11 @@ def test_waits_that_follow_one_another_closely_are_several(make, tmp_path):
 
     def asking(item):
         run = make.Program(jitter=0.0)
-        for number in range(6):
-            begin = run.host
+        for _ in run.steps(6):
             for _ in range(30):
                 run.operator("aten::mul", "vectorized_elementwise_kernel", 20.0)
                 if item:
                     run.item()
-            run.range(f"ProfilerStep#{number}", begin)
         run.wait()
         return run
 
@@ -581,13 +569,11 @@ def test_lightning_s_own_range_around_the_next_batch_is_input(make, tmp_path):
 
 def test_a_recurrent_layer_that_takes_the_time_is_no_finding(make, tmp_path):
     run = make.Program(jitter=0.0)
-    for number in range(8):
-        begin = run.host
+    for _ in run.steps(8):
         for name, us in (("aten::mkldnn_rnn_layer", 8_000), ("aten::mul", 1_000)):
             start = run.host
             run.python(us)
             run.add("cpu_op", name, start, run.host - start)
-        run.range(f"ProfilerStep#{number}", begin)
     assert summary_of(tmp_path, run).findings == []
 
 
@@ -610,14 +596,12 @@ def test_python_s_own_functions_are_not_the_program_s(make, tmp_path):
 
 def test_on_a_cpu_a_stall_is_told_once(make, tmp_path):
     run = make.Program(jitter=0.0)
-    for number in range(8):
-        begin = run.host
+    for _ in run.steps(8):
         for _ in range(20):
             start = run.host
             run.python(100)
             run.add("cpu_op", "aten::mm", start, 100.0)
         run.python(6_000)
-        run.range(f"ProfilerStep#{number}", begin)
     (only,) = summary_of(tmp_path, run).findings
     assert only.evidence.count("no operator") == 1
 
@@ -798,8 +782,7 @@ def stages(make, *, parts: int = 1, alone: bool = False):
     for 3 ms on the one and then on the other. `alone`: the second needs nothing of the first.
     """
     run = make.Program(jitter=0.0)
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         for _ in range(parts):
             for _ in range(10):
                 run.operator("aten::mm", "gemm_tensorop", 300.0)
@@ -807,7 +790,6 @@ def stages(make, *, parts: int = 1, alone: bool = False):
             for _ in range(10):
                 run.launch("gemm_tensorop", 300.0, stream=8, after=done)
         run.wait()
-        run.range(f"ProfilerStep#{number}", begin)
     for event in run.events:
         if event["args"].get("stream") == 8:
             event.update(pid=1, args=event["args"] | {"device": 1})

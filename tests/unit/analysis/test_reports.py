@@ -185,13 +185,11 @@ def test_a_capture_with_frames_is_not_told_to_record_them_and_names_the_line(tmp
     import json
 
     run = make.Program()
-    for number in range(6):
-        begin = run.host
+    for _ in run.steps(6):
         run.launch("kernel", 500.0)
         called = run.host
         run.python(4_000)
         run.add("python_function", "decode.py(23): legal", called, run.host - called)
-        run.range(f"ProfilerStep#{number}", begin)
     (tmp_path / "x.json").write_text(json.dumps(run.trace()))
     summary = summarise(load(tmp_path / "x.json"))
     stalls = finding(summary, "host-stalls")
@@ -206,12 +204,10 @@ def test_a_slow_growth_that_adds_up_is_a_finding(tmp_path, make):
 
     run = make.Program()
     run.memory((2 << 20) - (1 << 28))  # a program begins with 256 MiB
-    for number in range(40):
-        begin = run.host
+    for _ in run.steps(40):
         run.operator("aten::mm", "gemm_tensorop", 300.0)
         run.memory(40 << 10)
         run.wait()
-        run.range(f"ProfilerStep#{number}", begin)
     (tmp_path / "x.json").write_text(json.dumps(run.trace()))
     summary = summarise(load(tmp_path / "x.json"))
     (use,) = summary.memory
