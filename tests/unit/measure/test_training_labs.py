@@ -156,7 +156,7 @@ def failed(
 ) -> list[str]:
     """The criteria that a training fails, beside a shipped one that takes 500 µs a step."""
     monkeypatch.setattr(check, "_is_shipped", lambda _context: False)
-    monkeypatch.setattr(check, "train_both", lambda *_: ([yours], [SHIPPED]))
+    monkeypatch.setattr(check, "train_both", lambda *_: (pair for pair in [(yours, SHIPPED)]))
     monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
     return [result.id for result in check.measure(context).results if result.holds is False]
 
@@ -173,6 +173,25 @@ def test_what_is_still_as_shipped_trains_once(lab, context_of, tmp_path, monkeyp
     entry = context.submission / lab.spec.entry
     entry.write_text(entry.read_text() + "\n# mine\n")
     assert not check._is_shipped(context)
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+@pytest.mark.parametrize(("broken", "needed"), [(False, 3), (True, 1)], ids=["right", "wrong"])
+def test_only_work_that_has_not_failed_is_trained_again(
+    lab, broken, needed, context_of, tmp_path, monkeypatch
+) -> None:
+    trainings = []
+
+    def pairs(*_):
+        for seed in range(3):
+            trainings.append(seed)
+            yield trained(**BREAKS["right-reports"] if broken else {}), SHIPPED
+
+    monkeypatch.setattr(check, "_is_shipped", lambda _context: False)
+    monkeypatch.setattr(check, "train_both", pairs)
+    monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
+    check.measure(context_of(lab, tmp_path))
+    assert len(trainings) == needed
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
@@ -220,7 +239,7 @@ def test_a_right_training_that_returns_another_model_is_told_that(
     other = trained(useful_flops=useful, **BREAKS["right-parameters"])
     context = context_of(LABS[0], tmp_path)
     monkeypatch.setattr(check, "_is_shipped", lambda _context: False)
-    monkeypatch.setattr(check, "train_both", lambda *_: ([other], [SHIPPED]))
+    monkeypatch.setattr(check, "train_both", lambda *_: (pair for pair in [(other, SHIPPED)]))
     monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
     (wrong,) = [each for each in check.measure(context).results if each.holds is False]
     assert wrong.id == "right-parameters"

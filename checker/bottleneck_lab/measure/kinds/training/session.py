@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,13 +122,12 @@ def train_modelled(
 
 def train_both(
     context: Context[TrainingSettings], seeds: list[int]
-) -> tuple[list[Training], list[Training]]:
+) -> Generator[tuple[Training, Training]]:
     """Train the submission and the shipped script on the virtual GPU at the same time, once for
-    each seed: no figure of either depends on how long it takes. Returns both sides' trainings.
+    each seed: no figure of either depends on how long it takes. Yields the pairs.
 
     Raises the fault of whoever is to blame.
     """
-    yours, shipped = [], []
     with (
         engine_processes(2) as (first, second),
         modelled_worker(context, "reference", context.pristine(), first) as reference,
@@ -142,9 +141,8 @@ def train_both(
             secret = context.rng.getrandbits(31)
             reference.begin(seed, secret)
             learner.begin(seed, secret)
-            yours.append(learner.end())  # its limits are watched while it is waited for
-            shipped.append(reference.end())
-    return yours, shipped
+            yours = learner.end()  # its limits are watched while it is waited for
+            yield yours, reference.end()
 
 
 @dataclass
