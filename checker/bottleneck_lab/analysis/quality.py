@@ -17,7 +17,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.steps.window import find_window, queued_before, step_rows
-from bottleneck_lab.trace.names import HALVES, LINES_OF
+from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
 Ground = Literal["idle", "host", "kernels", "steps"]
@@ -74,7 +74,7 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
     """
     notes, missing = [], []
     for note in timeline.notes:
-        if any(words in note for words in ("impossible times", "malformed", HALVES)):
+        if any(words in note for words in ("impossible times", "malformed")):
             missing.append(Missing(note, 1.0, ALL))
         else:
             notes.append(note)

@@ -11,8 +11,6 @@ from bottleneck_lab.trace.timeline import Direction, HostMemory, Timeline, diffe
 MODELLED_HOST = "modelled_host"
 """The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
 
-HALVES = "two halves (B and E)"
-"""How a note calls events that begin and end apart."""
 CALIBRATED = "calibratedNs"
 """The fact of a trace whose device was set by this machine's speed when it was recorded: ns that a
 full batch takes there.

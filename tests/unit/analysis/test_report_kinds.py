@@ -227,21 +227,56 @@ def test_kernels_side_by_side_have_shares_of_their_summed_time(make, tmp_path):
     assert "Kernels ran side by side" in text
 
 
-def test_events_in_two_halves_are_missing(make, tmp_path):
-    run = loop(make)
+def in_halves(events: list[dict], named: bool = True) -> list[dict]:
+    """What a host did as a beginning (B) and an end (E) each, in the order of a file."""
     halves = []
-    for event in run.events:
-        if event["cat"] in ("cpu_op", "user_annotation"):
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        if event["cat"] in ("cpu_op", "user_annotation", "cuda_runtime"):
+            end_us = event["ts"] + event["dur"]
             begin = {key: value for key, value in event.items() if key != "dur"}
-            end = {"ph": "E", "ts": event["ts"] + event["dur"]}
-            halves += [begin | {"ph": "B"}, begin | end]
+            end = {"ph": "E", "ts": end_us, "pid": event["pid"], "tid": event["tid"]}
+            if named:
+                end |= {"name": event["name"], "cat": event["cat"]}
+            # Of what ends at once, the inner event ends first; an end comes before a beginning.
+            halves.append((event["ts"], 1, -event["dur"], begin | {"ph": "B"}))
+            halves.append((end_us, 0, event["dur"], end))
         else:
-            halves.append(event)
-    run.events = sorted(halves, key=lambda event: event["ts"])
-    summary = summary_of(tmp_path, run)
-    assert not summary.quality.reliable
-    assert summary.quality.reasons[0].startswith("66 events are in two halves (B and E)")
-    assert not summary.findings
+            halves.append((event["ts"], 2, 0, event))
+    return [event for *_, event in sorted(halves, key=lambda half: half[:3])]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_events_in_two_halves_are_read_as_whole_ones(make, tmp_path, named):
+    run = loop(make)
+    whole = summary_of(tmp_path, run)
+    halves = in_halves(run.events, named)
+    write(tmp_path, "halves", run.trace() | {"traceEvents": halves})
+    summary = summarise(load(tmp_path / "halves.json"))
+    assert summary.quality.reliable
+    assert summary.quality.notes == whole.quality.notes
+    assert len(summary.steps) == 6
+    assert summary.events == whole.events
+    assert summary.wall_ns == pytest.approx(whole.wall_ns, rel=1e-6)
+
+
+def test_halves_of_events_are_counted(make, tmp_path):
+    """Of 66 host events, a recording that begins late and ends early cuts some in two."""
+    run = loop(make)
+    halves = in_halves(run.events)
+    ends = [event for event in halves if event["ph"] == "E"]
+    lacking = [event for event in halves if event is not ends[0] and event is not ends[1]]
+    write(tmp_path, "cut", run.trace() | {"traceEvents": lacking})
+    (reason,) = summarise(load(tmp_path / "cut.json")).quality.reasons
+    assert reason.startswith("malformed: 2 events without an end (B without E) and 0 ends without")
+
+    run = loop(make, steps=30)
+    halves = in_halves(run.events)
+    write(tmp_path, "early", run.trace() | {"traceEvents": halves[1:]})
+    quality = summarise(load(tmp_path / "early.json")).quality
+    assert quality.reliable
+    assert any(
+        "0 events without an end (B without E) and 1 end without" in n for n in quality.notes
+    )
 
 
 def test_times_in_nanoseconds_are_pointed_out(make, tmp_path):

@@ -437,6 +437,22 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
     assert handed_over
 
 
+def test_two_processes_join_the_halves_of_events(tmp_path):
+    """A range begins in the first half of the file and ends in the second, around others."""
+    whole = [
+        {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i}
+        for i, event in enumerate(EVENTS * 30)
+    ]
+    around = {"cat": "user_annotation", "name": "all", "pid": 1, "tid": 1}
+    begin = [{**around, "ph": "B", "ts": 1.0}, {**around, "ph": "B", "ts": 2.0, "name": "inner"}]
+    end = [{"ph": "E", "pid": 1, "tid": "1", "ts": 90_000.0 + i} for i in range(3)]
+    path = written(tmp_path, laid_out([*begin, *whole, *end]))
+    timeline = kineto_parallel.load_in_parallel(path)
+    assert same(timeline, alone(path))
+    assert [timeline.strings[i] for i in timeline.ranges.name.tolist()].count("inner") == 1
+    assert any("0 events without an end (B without E) and 1 end" in n for n in timeline.notes)
+
+
 @pytest.mark.parametrize(
     "hide",
     [

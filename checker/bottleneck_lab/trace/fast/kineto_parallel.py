@@ -27,6 +27,7 @@ from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.fast.second_reader import SecondReader, hand_over
 from bottleneck_lab.trace.kineto.columns import Columns
 from bottleneck_lab.trace.kineto.events import decode
+from bottleneck_lab.trace.kineto.halves import Halves
 from bottleneck_lab.trace.kineto.reader import First, Second, assemble
 from bottleneck_lab.trace.timeline import Timeline, narrowed
 
@@ -52,7 +53,7 @@ class _Piece:
     threads: list[tuple[str, str]]
     thread_names: dict[tuple[str, str], str]
     malformed: int
-    halves: int
+    halves: Halves
     overhead_ns: int
     offset: int
 
@@ -200,6 +201,6 @@ def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
     for thread, name in piece.thread_names.items():
         columns.thread_names.setdefault(thread, name)
     columns.malformed += piece.malformed
-    columns.halves += piece.halves
+    columns.add([*columns.halves.follow(piece.halves)])
     columns.overhead_ns += piece.overhead_ns
     return piece.offset

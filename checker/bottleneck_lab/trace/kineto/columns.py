@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.kineto.events import KNOWN_CATEGORIES, MEMORY_EVENT, mend
+from bottleneck_lab.trace.kineto.events import MEMORY_EVENT, mend
+from bottleneck_lab.trace.kineto.halves import Halves
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
 from bottleneck_lab.trace.timeline import NUMBERS, narrowed, order_of
@@ -251,7 +252,7 @@ class Columns:
         self.process_names: set[str] = set()
         self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
         self.malformed = 0
-        self.halves = 0
+        self.halves = Halves()
         self.overhead_ns = 0
         self._settled: Numbering = {}
         self._parsed = _Parsed()
@@ -264,6 +265,8 @@ class Columns:
             events = self._mend(events)
         groups: dict[str, list[Any]] = defaultdict(list)
         for event in events:
+            groups[event.table].append(event)
+        for event in self.halves.join(groups["halves"]):
             groups[event.table].append(event)
         for table in HOST_TABLES:
             if groups[table]:
@@ -279,7 +282,6 @@ class Columns:
             self.overhead_ns += int(
                 _to_ns(np.array([e.dur for e in groups["overhead"]])).clip(0, LONGEST_NS).sum()
             )
-        self.halves += sum((e.cat or "").lower() in KNOWN_CATEGORIES for e in groups["halves"])
         memory = [
             e for e in groups["instants"] if e.name == MEMORY_EVENT and e.args.changed is not None
         ]

@@ -50,7 +50,7 @@ IGNORED_SPANS = ("trace", "gpu_user_annotation")
 FLOWS = ("ac2g", "fwdbwd", "async_cpu_to_gpu")
 MEMORY_EVENT = "[memory]"
 """The name of an allocation or a free."""
-PHASES = {"i": "instants", "I": "instants", "M": "metadata", "B": "halves"}
+PHASES = {"i": "instants", "I": "instants", "M": "metadata", "B": "halves", "E": "halves"}
 
 
 class _Call(msgspec.Struct, gc=False, frozen=True):
@@ -111,6 +111,11 @@ class TraceEvent(msgspec.Struct, gc=False):
     def __post_init__(self) -> None:
         if self.args is None:
             self.args = _NO_ARGS
+
+    @property
+    def is_known(self) -> bool:
+        """Return True for a category that is read."""
+        return (self.cat or "").lower() in KNOWN_CATEGORIES
 
     @property
     def table(self) -> str:

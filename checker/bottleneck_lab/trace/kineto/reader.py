@@ -16,7 +16,6 @@ from bottleneck_lab.trace.kineto.columns import LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.names import (
     CALIBRATED,
-    HALVES,
     MODELLED_HOST,
     copy_of,
     is_communication,
@@ -36,12 +35,15 @@ from bottleneck_lab.trace.timeline import (
     make_table,
     sort_table,
 )
+from bottleneck_lab.wording import counted
 
 First = TypeVar("First")
 Second = TypeVar("Second")
 
 CLOCK_BEGINS_NS = 600_000_000_000
 """A capture whose events lie later than this on its clock did not begin at zero."""
+FEW_HALVES = 0.01
+"""Of so many events (0-1), a recording's own ends may have cut one half off."""
 NOTES = "captureNotes"
 """Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
 """
@@ -118,6 +120,7 @@ def assemble(
             "Keep the profiler on for at least one whole step, and export the trace in"
             " on_trace_ready. JSON from rocprof before version 3 and from browsers is not read.",
         )
+    events = sum(map(len, (device, operators, ranges, runtime, python)))
     work, memory = columns.take("work"), columns.take("memory")
     return Timeline(
         source=str(source),
@@ -138,7 +141,7 @@ def assemble(
         emulated=any(
             strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()
         ),
-        notes=(*reader_notes, *_notes(columns, metadata, sum(bad))),
+        notes=(*reader_notes, *_notes(columns, metadata, sum(bad), events)),
         facts={key: str(metadata[key])[:80] for key in _FACTS if key in metadata},
         work=WorkTable(rank=np.full(len(work["name"]), rank, dtype=np.int32), **work),
     )
@@ -158,17 +161,24 @@ def _take_operators(columns: Columns) -> tuple[_Rows, _Rows]:
     return operators, ranges
 
 
-def _notes(columns: Columns, metadata: dict[str, Any], impossible: int) -> Iterator[str]:
-    """Yield what readers of the capture must know: the file's own notes, and what was left out."""
+def _notes(
+    columns: Columns, metadata: dict[str, Any], impossible: int, events: int
+) -> Iterator[str]:
+    """Yield what readers of the capture must know: the file's own notes, and what was left out of
+    it beside the `events` that were read.
+    """
     remarks = metadata.get(NOTES)
     if isinstance(remarks, list):
         yield from (str(each)[:300] for each in remarks[:10])
     if columns.malformed:
         yield f"{columns.malformed} malformed events were left out"
-    if columns.halves:
+    begun, ended = columns.halves.left_out
+    if begun or ended:
+        # The ends of a recording cut a few.
+        many = "malformed: " if begun + ended > FEW_HALVES * events else ""
         yield (
-            f"{columns.halves} events are in {HALVES}, and were left out: only complete ones (X)"
-            " are read"
+            f"{many}{counted(begun, 'event')} without an end (B without E) and"
+            f" {counted(ended, 'end')} without a beginning (E without B) were left out"
         )
     if columns.overhead_ns:
         yield f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
