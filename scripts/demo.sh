@@ -18,16 +18,20 @@ cd "$folder" || give_up "$folder is not there"
 step lab profile || give_up "the workload could not be captured"
 step lab report || give_up "the capture could not be read"
 
-# A stretch to point at: the last millisecond and a half that the program spends on the line that
-# waits longest, in some step. The other answers are those of the solution, which a learner works out
-# from the report.
+# From this capture, as a learner reads it off the report: which share of the time the line takes
+# that waits longest, and a stretch to point at, its last millisecond and a half in some step. Cause
+# and gain are the solution's, which a learner works out from the report.
+evidence=$(lab report --json --ask waits | python3 -c '
+import json, sys
+rows = json.load(sys.stdin)
+print(round(rows["rows"][0][rows["columns"].index("percent")] / 100, 3))')
 stretch=$(lab report --json --query "select end from python where name = (select line from waits
     group by line order by sum(duration) desc limit 1) limit 1" | python3 -c '
 import json, sys
 end = json.load(sys.stdin)["rows"][0][0] / 1e6
 print(f"{end - 1.6:.1f}-{end - 0.1:.1f}ms")')
 answer() { sed -n "s/^$1 = //p" "$solution/diagnosis.toml" | tr -d '"'; }
-step lab diagnose -a cause="$(answer cause)" -a evidence="$(answer evidence)" -a where="$stretch" \
+step lab diagnose -a cause="$(answer cause)" -a evidence="$evidence" -a where="$stretch" \
     -a predicted_gain="$(answer predicted_gain)" || give_up "the diagnosis was not accepted"
 
 step lab check

@@ -73,6 +73,11 @@ def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
     )
 
 
+def changes_between_steps(use: MemoryUse) -> bool:
+    """Return True where memory grows from step to step, or is freed only steps later."""
+    return use.growth_bytes_per_step > 0 or bool(describe_late_freeing(use))
+
+
 def describe_growth(use: MemoryUse) -> str:
     """Return by how much memory grows in a step, or that this cannot be told."""
     if use.hides_growth:

@@ -364,11 +364,15 @@ class TestEngine:
         with pytest.raises(LookupError, match="made up of other operators"):
             engine.call("linear", "default", [Handle(x.number), Handle(x.number)], {}, "")
 
-    def test_a_view_costs_nothing_and_holds_its_base(self) -> None:
+    @pytest.mark.parametrize(
+        ("name", "overload", "args"),
+        [("slice", "Tensor", [0, 0, 10]), ("_unsafe_view", "default", [[10, 100]])],
+    )
+    def test_a_view_costs_nothing_and_holds_its_base(self, name, overload, args) -> None:
         engine = Engine(PLAIN)
         whole = engine.upload(torch.ones(1000), None, True, False, "")[0]
         before = engine.clock.launches, engine.memory.allocated
-        part = engine.call("slice", "Tensor", [Handle(whole.number), 0, 0, 10], {}, "")
+        part = engine.call(name, overload, [Handle(whole.number), *args], {}, "")
         engine.let_go([("", [whole.number])], [])
         assert (engine.clock.launches, engine.memory.allocated) == before
         engine.let_go([("", [part.number])], [])

@@ -43,7 +43,8 @@ def is_free(function: Any) -> bool:
     only allocated.
     """
     name = function.overloadpacket.__name__
-    free = name == "detach" or name.startswith(("empty", "new_empty"))
+    # `_unsafe_view` is declared as no view, although its result has the storage of its input.
+    free = name in ("detach", "_unsafe_view") or name.startswith(("empty", "new_empty"))
     return bool(function.is_view) or free
 
 

@@ -24,7 +24,11 @@ from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
-from bottleneck_lab.report.memory_words import describe_growth, describe_late_freeing
+from bottleneck_lab.report.memory_words import (
+    changes_between_steps,
+    describe_growth,
+    describe_late_freeing,
+)
 from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
 
@@ -36,22 +40,27 @@ def print_gaps(
     sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
 ) -> None:
     """Print the first `top` gaps with their numbers, which `lab report --gap` takes: their length,
-    when they began and, of several devices, on which. Those that devices have in common are one.
+    when they began and, of several devices, on which. Those that devices have in common are one,
+    and so are those of one length before the same work.
     """
     rows = []
     for number, use, gap in gaps:
         length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
         at = words.format_duration(gap.start_ns - summary.origin_ns)
         after = f", until {short_name(gap.after)}" if gap.after else ""
-        rows.append(((f"{length:>9}", f"at {at}", after), (number, use)))
-    groups = group_alike(rows)[:top]
-    numbers = [words.join_numbers(number for number, _ in alike) for _, alike in groups]
-    widest = max([2, *map(len, numbers)])
-    for listed, ((length, at, after), alike) in zip(numbers, groups, strict=True):
+        rows.append(((length, after, at), (number, use)))
+    repeated = []
+    for (length, after, at), alike in group_alike(rows):
         where = ""
         if len(summary.devices) > 1:
             where = f", {device_names([use for _, use in alike], summary)}"
-        lead = f"{listed:>{widest}} {length} "
+        repeated.append(((length, after, where), (at, [number for number, _ in alike])))
+    groups = group_alike(repeated)[:top]
+    listed = [words.join_numbers(n for _, numbers in alike for n in numbers) for _, alike in groups]
+    widest = max([2, *map(len, listed)])
+    for numbers, ((length, after, where), alike) in zip(listed, groups, strict=True):
+        lead = f"{numbers:>{widest}} {length:>9} "
+        at = f"{'each, first ' * (len(alike) > 1)}at {alike[0][0]}"
         sheet.path(
             lead + sheet.fit_name(f"{at}{where}{after}", sheet.width - len(lead) - 2), indent=1
         )
@@ -96,9 +105,12 @@ def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
     sheet.line(f"{transfer} of it is transfer.", indent=3)
 
 
-def print_memory(sheet: Sheet, summary: Summary, *, holders: bool = True) -> None:
+def print_memory(
+    sheet: Sheet, summary: Summary, *, holders: bool = True, steady: bool = True
+) -> None:
     """Print how much each device held over the capture, where allocations were recorded; with the
-    `holders`, also the lines that allocated it.
+    `holders`, also the lines that allocated it. Without `steady`, memory that does not change from
+    step to step is a number.
     """
     if summary.memory:
         sheet.heading("Memory held over time")
@@ -116,9 +128,12 @@ def print_memory(sheet: Sheet, summary: Summary, *, holders: bool = True) -> Non
         elif use.growth_bytes_per_step > 0:
             grown = f"; {describe_growth(use)} more each step"
         level = f"{first} at the start, {peak} at the peak{grown}."
-        key = levels, level, describe_late_freeing(use, blind=summary.blind), tuple(use.holders)
+        listed = tuple(use.holders)
+        if not steady and not changes_between_steps(use):
+            levels, level, listed = level, "", ()
+        key = levels, level, describe_late_freeing(use, blind=summary.blind), listed
         rows.append((key, use))
-    for (levels, level, freed_late, _), alike in group_alike(rows)[:TOP]:
+    for (levels, level, freed_late, listed), alike in group_alike(rows)[:TOP]:
         use = alike[0]
         where = "host"
         if use.device >= 0:
@@ -126,14 +141,13 @@ def print_memory(sheet: Sheet, summary: Summary, *, holders: bool = True) -> Non
         if len(summary.ranks) > 1:
             where = f"{words.name_several('rank', [each.rank for each in alike])}, {where}"
         sheet.path(f"{sheet.fit(where, name_width):{name_width}} {levels}", indent=2)
-        sheet.line(level, indent=2)
-        if freed_late:
-            sheet.line(freed_late, indent=2)
-        if holders and use.holders:
+        for sentence in filter(None, (level, freed_late)):
+            sheet.line(sentence, indent=2)
+        if holders and listed:
             print_holders(
                 sheet,
                 f"Lines that allocated the memory held, in this capture: {where}",
-                use.holders,
+                listed,
                 TOP,
                 summary.code,
             )

@@ -15,6 +15,7 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     Part,
+    costly_operators,
     describe_capture,
     describe_collectives,
     describe_devices,
@@ -46,7 +47,10 @@ from bottleneck_lab.report.console.lists import (
 )
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
+from bottleneck_lab.report.memory_words import changes_between_steps
 
+EMULATED_KERNEL = "emulated: "
+"""How the names of kernels begin that stand for operators in a trace of the virtual GPU."""
 _MARK_COLUMNS = 5
 _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
@@ -71,7 +75,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     if whole and not summary.blind:
         _print_evidence(sheet, summary)
     if not summary.of_memory:
-        print_memory(sheet, summary)
+        print_memory(sheet, summary, steady=whole)
     print_workers(sheet, summary)
     print_serving(sheet, summary)
     print_generation(sheet, summary)
@@ -88,6 +92,9 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
         "copies": summary.copies,
         "kernels": summary.kernels,
         "the longest gaps": numbered_gaps(summary.devices),
+        "the lines that hold memory": [
+            use for use in summary.memory if use.holders and not changes_between_steps(use)
+        ],
     }
     left_out = [name for name, rows in lists.items() if rows]
     if left_out and not whole and not summary.blind:
@@ -223,24 +230,18 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.ranked(name, share, words.format_duration(ns))
     if summary.blind:
         _print_fixed_prices(sheet, [name for name, _, _ in ranges])
-    wall = _wall_ns(summary)
-    kernels = short_names(row.name for row in summary.kernels)
     if summary.blind or summary.of_memory:  # else they stand below the largest block
         _print_waits(sheet, summary)
-    contents = {
-        "Copies, by share of the wall time": [
-            (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
-            for row in summary.copies
-        ],
-        "Top kernels, by share of the wall time": [
-            (kernels[row.name], row.total_ns, "") for row in summary.kernels
-        ],
-    }
-    for title, rows in contents.items():
-        if rows:
-            sheet.heading(title)
-        for name, ns, code in rows[:TOP]:
-            sheet.ranked(name, ns / wall, words.format_duration(ns), code)
+    copies = [
+        (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
+    ]
+    _print_list(sheet, summary, "Copies, by share of the wall time", copies)
+    if summary.kernels and _kernels_are_operators(summary):
+        sheet.heading("Kernels (emulated: each is one of the operators below)")
+    else:
+        short = short_names(row.name for row in summary.kernels)
+        kernels = [(short[row.name], row.total_ns) for row in summary.kernels]
+        _print_list(sheet, summary, "Top kernels, by share of the wall time", kernels)
     print_launches(sheet, summary)
     gaps = numbered_gaps(summary.devices)
     if gaps:
@@ -252,6 +253,22 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         ((number, use, gap) for number, (use, gap) in enumerate(gaps, start=1)),
         TOP,
     )
+
+
+def _print_list(
+    sheet: Sheet, summary: Summary, title: str, rows: Sequence[tuple[str, int]]
+) -> None:
+    """Print the first rows, of name and ns, under a title."""
+    if rows:
+        sheet.heading(title)
+    for name, ns in rows[:TOP]:
+        sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns))
+
+
+def _kernels_are_operators(summary: Summary) -> bool:
+    """Return True where every kernel is an operator on the emulated device, by another name."""
+    _, on_device = costly_operators(summary)
+    return on_device and all(row.name.startswith(EMULATED_KERNEL) for row in summary.kernels)
 
 
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
