@@ -229,8 +229,41 @@ def test_what_is_the_same_on_all_ranks_is_printed_once(draw):
     assert text.count("ranks 0-2, 4-7, each: ") == text.count("rank 3: ") == 1
     assert len(re.findall(r"^  ranks 0-2, 4-7 +[▁-█]", text, re.MULTILINE)) == 2
     assert len(re.findall(r"^  rank 3 +", text, re.MULTILINE)) == 2
-    assert re.search(r"^ +1-7 .* at .*, ranks 0-2, 4-7, until", text, re.MULTILINE)
+    assert re.search(r"^ +1-7 .* at .*, ranks 0-2, 4-7", text, re.MULTILINE)
     assert "\n ranks 0-7" in text
+
+
+def test_gaps_of_one_length_before_the_same_work_are_one_line(draw):
+    summary = summarise(made_up_capture.capture())
+    (use,) = summary.devices
+    first = use.largest_gaps[0]
+    length = first.end_ns - first.start_ns
+    alike = [
+        replace(first, start_ns=first.start_ns + n, end_ns=first.start_ns + n + length)
+        for n in range(3)
+    ]
+    other = replace(first, end_ns=first.start_ns + length // 2)
+    uses = [replace(use, largest_gaps=[*alike, other])]
+    text = draw(render_summary, evidence_only(replace(summary, devices=uses)))
+    listed = text.partition("The longest gaps")[2].partition("\n\n")[0]
+    assert re.search(r"^ +1 .* \(\+2 alike\), until", listed, re.MULTILINE)
+    assert re.search(r"^ +4 ", listed, re.MULTILINE)
+    assert len(re.findall(r"^ +\d ", listed, re.MULTILINE)) == 2
+
+
+def test_memory_that_stays_the_same_is_a_number_unless_all_is_wanted(draw):
+    summary = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
+    (use,) = summary.memory
+    steady = replace(
+        summary,
+        memory=[replace(use, growth_bytes_per_step=0, fall_bytes=0, highest_after_step_bytes=0)],
+    )
+    short = draw(render_summary, steady)
+    whole = draw(lambda *given: render_summary(*given, whole=True), steady)
+    assert "Lines that allocated the memory held" in draw(render_summary, summary)
+    assert "Lines that allocated the memory held" not in short
+    assert "the lines that hold memory. With `--all`" in " ".join(short.split())
+    assert "Lines that allocated the memory held" in whole
 
 
 def test_a_stretch_says_once_what_ranks_did_alike(draw):

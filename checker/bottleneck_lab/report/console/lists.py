@@ -40,29 +40,30 @@ def print_gaps(
     sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
 ) -> None:
     """Print the first `top` gaps with their numbers, which `lab report --gap` takes: their length,
-    when they began and, of several devices, on which. Those that devices have in common are one,
-    and so are those of one length before the same work.
+    when they began and, of several devices, on which. Those that devices have in common are one;
+    of those of one length before the same work, the first stands for all.
     """
-    rows = []
+    rows, many = [], len(summary.devices) > 1
     for number, use, gap in gaps:
         length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
         at = words.format_duration(gap.start_ns - summary.origin_ns)
         after = f", until {short_name(gap.after)}" if gap.after else ""
-        rows.append(((length, after, at), (number, use)))
-    repeated = []
-    for (length, after, at), alike in group_alike(rows):
+        rows.append(((length, at, after, 0 if many else number), (number, use)))
+    alike = []
+    for (length, at, after, _), of_devices in group_alike(rows):
         where = ""
-        if len(summary.devices) > 1:
-            where = f", {device_names([use for _, use in alike], summary)}"
-        repeated.append(((length, after, where), (at, [number for number, _ in alike])))
-    groups = group_alike(repeated)[:top]
-    listed = [words.join_numbers(n for _, numbers in alike for n in numbers) for _, alike in groups]
-    widest = max([2, *map(len, listed)])
-    for numbers, ((length, after, where), alike) in zip(listed, groups, strict=True):
+        if many:
+            where = f", {device_names([use for _, use in of_devices], summary)}"
+        numbers = words.join_numbers(number for number, _ in of_devices)
+        alike.append(((length, where, after), (numbers, at)))
+    groups = group_alike(alike)[:top]
+    widest = max([2, *(len(firsts[0][0]) for _, firsts in groups)])
+    for (length, where, after), [(numbers, at), *others] in groups:
         lead = f"{numbers:>{widest}} {length:>9} "
-        at = f"{'each, first ' * (len(alike) > 1)}at {alike[0][0]}"
+        more = f" (+{len(others)} alike)" if others else ""
         sheet.path(
-            lead + sheet.fit_name(f"{at}{where}{after}", sheet.width - len(lead) - 2), indent=1
+            lead + sheet.fit_name(f"at {at}{more}{where}{after}", sheet.width - len(lead) - 2),
+            indent=1,
         )
 
 
