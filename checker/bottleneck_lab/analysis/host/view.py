@@ -41,7 +41,7 @@ BUSY_LAUNCHING_NS = 500_000
 """A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for
 longer than this does something else.
 """
-SHORT_PAUSES, LAUNCHES_EACH = 0.25, 4
+SHORT_PAUSES, LAUNCHES_EACH = 0.1, 4
 """Holes between launches and operators that are shorter than PYTHON_NS are pauses, too, from
 SHORT_PAUSE_NS on, where they take this share (0-1) of the time and come with so many launches each:
 a host whose launches are slow throughout has one with nearly every launch.

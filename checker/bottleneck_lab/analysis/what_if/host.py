@@ -27,13 +27,14 @@ queue, which holds about a thousand launches; that of a graph, where so many row
 class Host(NamedTuple):
     """A program's host.
 
-    `waits` are its waits for devices, `sending` its copies to them, `doing` its time by cause over
-    the whole window; `fixed` is the part of that which no change of the program removes; `end`: of
-    what is known of it in the window, ns.
+    `waits` are its waits for devices, `sending` its calls that copy to them and `fetching` those
+    that copy back, `doing` its time by cause over the whole window; `fixed` is the part of that
+    which no change of the program removes; `end`: of what is known of it in the window, ns.
     """
 
     waits: iv.Intervals
     sending: iv.Intervals
+    fetching: iv.Intervals
     doing: Mapping[Cause, iv.Intervals]
     fixed: iv.Intervals
     end: int
@@ -47,15 +48,21 @@ def find_host(
     del busy  # of a large capture it is large, too
     doing = attribute(iv.stretch(*window), view, window)
     doing["synchronisation"] = iv.join(doing["synchronisation"], _asking(view))
-    table, calls = timeline.device, timeline.launched_by
-    sent = calls[(table.rank == rank) & (table.direction == Direction.H2D) & (calls >= 0)]
     return Host(
         waits=waits,
-        sending=iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent]),
+        sending=_copy_calls(timeline, rank, Direction.H2D),
+        fetching=_copy_calls(timeline, rank, Direction.D2H),
         doing=doing,
         fixed=view.fixed,
         end=min(int(view.known.end[-1]), window.end) if len(view.known.end) else window.start,
     )
+
+
+def _copy_calls(timeline: Timeline, rank: int, direction: Direction) -> iv.Intervals:
+    """Return a rank's calls that copy this way."""
+    table, calls = timeline.device, timeline.launched_by
+    copying = calls[(table.rank == rank) & (table.direction == direction) & (calls >= 0)]
+    return iv.union(timeline.runtime.start[copying], timeline.runtime.end[copying])
 
 
 def _waits(timeline: Timeline, rank: int, view: HostView, busy: iv.Intervals) -> iv.Intervals:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device.attribution import TOGETHER_NS
 from bottleneck_lab.analysis.what_if.host import Host
 from bottleneck_lab.analysis.what_if.program import LAUNCH_NS, Program, Tasks, previous_ends
 from bottleneck_lab.analysis.what_if.removal import Removal
@@ -85,7 +86,7 @@ def make_plan(program: Program, removal: Removal, removed: Ints, offset: int) ->
             *(passed, ready, tasks.stream, length, pause, needs, lag),
             *(tasks.joins, tasks.transfers),
         ),
-        waits=list(_rows(own(waits.start), *_find_awaited(tasks, waits))),
+        waits=list(_rows(own(waits.start), *_find_awaited(tasks, waits, host.fetching))),
         host_end=int(own(np.array([host.end]))[0]),
         collectives=tasks.joins[tasks.joins >= 0].tolist(),
     )
@@ -133,9 +134,11 @@ def _find_waits(host: Host, removal: Removal, gone: iv.Intervals) -> iv.Interval
     return waits.where(remain)
 
 
-def _find_awaited(tasks: Tasks, waits: iv.Intervals) -> tuple[Ints, Ints, Ints]:
+def _find_awaited(
+    tasks: Tasks, waits: iv.Intervals, fetching: iv.Intervals
+) -> tuple[Ints, Ints, Ints]:
     """Return, for each wait, the position of the task that it was for (-1: none), how long before
-    that one's end it returned, and how long after it, ns.
+    that one's end it returned, and how long after it, ns. `fetching`: the calls that copy back.
     """
     awaited, early = np.full(len(waits.start), -1), np.zeros(len(waits.start), dtype=np.int64)
     late = waits.lengths
@@ -164,7 +167,29 @@ def _find_awaited(tasks: Tasks, waits: iv.Intervals) -> tuple[Ints, Ints, Ints]:
     awaited[inside] = within[inside]
     early[inside] = (end[within] - waits.end)[inside]
     late[inside] = 0
+    # `.item()` waits for its copy also where that was over at once, as with a slow host: a faster
+    # one has to wait.
+    asked = _fetched(tasks, waits, fetching)
+    over = (awaited < 0) & (asked >= 0)
+    awaited[over] = asked[over]
+    early[over] = late[over]  # what the call takes passes beside the copy
     return awaited, early, late
+
+
+def _fetched(tasks: Tasks, waits: iv.Intervals, fetching: iv.Intervals) -> Ints:
+    """Return, for each wait, the position of the copy back that was launched right before it, -1 if
+    it was none or no task of its own.
+    """
+    fetched = np.full(len(waits.start), -1)
+    if not len(fetching.start):
+        return fetched
+    call = np.searchsorted(fetching.start, waits.start, side="right") - 1
+    begun, ended = fetching.start[call], fetching.end[call]
+    task = np.searchsorted(tasks.launch, begun, side="right") - 1
+    near = (call >= 0) & (waits.start - ended < TOGETHER_NS) & (task >= 0)
+    near &= tasks.launch[task] == begun
+    fetched[near] = task[near]
+    return fetched
 
 
 def replay(plans: Sequence[Plan]) -> int:
