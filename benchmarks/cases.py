@@ -27,12 +27,6 @@ from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.workspace.cases import load_library
 
 CASES = content_root() / "datasets" / "cases"
-CAUSE_OF = {
-    "straggler": "straggler",
-    "allocator-churn": "allocation-bound",
-    MEMORY_GROWTH: MEMORY_GROWTH,
-}
-"""The cause of cases that a finding stands for, where that is not its own cause."""
 UNSEEN = ("healthy", "compute-bound")
 """A device that is busy with needless arithmetic looks like one that is busy: the report is right
 to find nothing, and only the source tells the two apart.
@@ -76,7 +70,7 @@ def diagnose(case: Case) -> tuple[str, float, bool]:
     if not findings:
         return BUSY, 1.0, False
     first = findings[0]
-    called, gain = CAUSE_OF.get(first.id, first.cause), first.expected_gain_ratio
+    called, gain = first.cause, first.expected_gain_ratio
     if called == MEMORY_GROWTH:
         # A finding's own gain is one in time, and so is the bound on it.
         return called, figures_of(summary)["memory_growth_ratio"], False

@@ -12,10 +12,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from importlib import import_module, metadata
 from pathlib import Path
-from types import FrameType, MappingProxyType, ModuleType
+from types import FrameType, ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -143,19 +142,16 @@ class _QuickFlags:
 class _Command(_QuickFlags, TyperCommand):
     """A command whose module has been imported.
 
-    `--html` without a file name writes `default_page`, if the command has one; with one of the
-    flags in `pages` that flag's, so that one report does not replace another.
+    `--html` without a file name writes `default_page`, if the command has one.
     """
 
     default_page: str | None = None
-    pages: Mapping[str, str] = MappingProxyType({})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, with the default file name where `--html` has none."""
         # Typer has no options with an optional value.
         if self.default_page:
-            named = (page for flag, page in self.pages.items() if flag in args)
-            args = with_default_page(args, next(named, self.default_page))
+            args = with_default_page(args, self.default_page)
         return super().parse_args(ctx, args)
 
 
@@ -218,7 +214,6 @@ def _loaded(name: str) -> Any:
         app.command(name, cls=_Command, epilog=f"Example: {module.EXAMPLE}")(module.command)
         command = typer.main.get_command(app)
         command.default_page = getattr(module, "DEFAULT_PAGE", None)  # type: ignore[attr-defined]  # of `_Command`
-        command.pages = getattr(module, "PAGES", {})  # type: ignore[attr-defined]  # of `_Command`
         return command
     summary = (module.__doc__ or "").split("\n\n")[0]
     app = typer.Typer(

@@ -12,8 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -33,7 +31,6 @@ from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import check as check_command
-from bottleneck_lab.commands import sibling
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import conclude
@@ -43,19 +40,21 @@ from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.cases import load_drawn
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import open_workspace
 from bottleneck_lab.workspace.progress import load_progress
 
 from .. import warm
+from ..modules import load_file
 from ..unit.analysis.test_serving import in_turns
 
 ROOT = Path(__file__).parents[2]
 CAPTURES = ROOT / "datasets" / "captures"
 LABS = list(load_labs().values())
-SIBLING_OF = {"resnet-latency": "gallery", "stuttering-tagger": "detector"}
-"""Labs whose recorded capture is a generated one: they ask for what the made-up captures do not
-have, a range or stalls as close together as the lab's own.
+MADE = ("resnet-latency", "stuttering-tagger")
+"""Labs whose recorded capture is made here: they ask for what the made-up captures do not have, a
+range or stalls as close together as the lab's own.
 """
 WORDS = re.compile(r"-bound\b|starved|Findings|Amdahl\b.*\d|What to try|at most \d+\.\d+x")
 
@@ -190,10 +189,9 @@ def recording(slug: str) -> Recording:
     lab = load_labs()[slug]
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        if program := SIBLING_OF.get(slug):
-            script = ROOT / "datasets" / "siblings.py"
-            command = [sys.executable, script, "--program", program, "--out", folder]
-            subprocess.run(command, check=True)
+        if slug in MADE:
+            trace = json.dumps(requests(slug)).encode()
+            (folder / "trace.json.gz").write_bytes(gzip.compress(trace))
         elif (real := CAPTURES / "h200-labs" / f"{slug}.json.gz").is_file():
             shutil.copy(real, folder)
         elif lab.spec.measure == "inference_server":
@@ -210,6 +208,28 @@ def recording(slug: str) -> Recording:
         timeline = merge_ranks([load(path) for path in paths])
         files = {path.name: path.read_bytes() for path in paths}
         return Recording(files, timeline, measured_answers(lab, timeline))
+
+
+def requests(slug: str) -> dict:
+    """Eight requests, each with a slow range or with many reads of results."""
+    make = load_file(ROOT / "datasets" / "captures" / "make.py", "make_captures")
+    run = make.Program(1, 0, jitter=0.05)
+    is_slow = slug == "resnet-latency"
+    for number in range(8):
+        begin = run.host
+        run.python(9_000.0 if is_slow else 80.0)
+        run.range("preprocess", begin)
+        start = run.host
+        for _ in range(24):
+            run.operator("aten::addmm", "sm90_xmma_gemm_bf16bf16_bf16f32_tn", 120.0, host_us=8.0)
+            if not is_slow:
+                run.item()
+                run.python(110.0)
+        run.range("model", start)
+        run.range(f"ProfilerStep#{number}", begin)
+    trace = run.trace(world_size=1)
+    del trace["injected"]
+    return trace
 
 
 def operators(lab: Lab) -> Iterator[dict]:
@@ -464,33 +484,24 @@ def test_a_gain_to_the_reference_is_what_a_check_of_the_shipped_code_measured(
     assert learner.check()[1].prediction.measured == pytest.approx(10)
 
 
-def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
-    if not learner.lab_spec.spec.siblings:  # what a lab teaches may not show in a capture
-        assert learner.lab("diagnose", "--sibling").exit_code == 2
+def test_a_case_follows_the_lab(learner):
+    cases = learner.lab_spec.spec.cases
+    if not cases:  # what a lab teaches may not show in a capture
+        assert learner.lab("case", "--lab", learner.lab_spec.slug).exit_code == 2
         return
     learner.commit(learner.right())
     learner.check()
-    assert "Next: lab diagnose --sibling" in learner.lab().output
-    assert learner.lab("diagnose", "--sibling").exit_code == 0
-    assert "Next: lab report --sibling" in learner.lab().output
-    assert not WORDS.search(learner.lab("report", "--sibling").output)
-    assert "Next: lab diagnose --sibling" in learner.lab().output
-    assert "sibling.html" in learner.lab("report", "--sibling", "--html").output
-    done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
-    assert re.search(r"The cause is [a-z-]+\. (With that switched off|By what)", done.output)
-    assert "lab diagnose --sibling, program 1" in learner.lab("history").output
-    again = learner.lab("diagnose", "--sibling")
-    assert (again.exit_code, "Program 2." in again.output) == (2, False), "no case is drawn unasked"
-    unseen = learner.lab("diagnose", "--sibling", "--another", "-a", "cause=1", "-a", "gain=1.5")
-    assert unseen.exit_code == 2, "nobody answers a case that was not looked at"
-    drawn = learner.lab("diagnose", "--sibling", "--another").output
-    assert "Program 2." in drawn
-    assert "Next: lab report --sibling" in drawn
-    assert "Next: lab report" not in learner.lab("diagnose", "--sibling").output
-    monkeypatch.setattr(sibling, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
-    assert "Program 2." in asked
-    assert "The cause is " in asked
+    draw = f"lab case --lab {learner.lab_spec.slug}"
+    assert f"Next: {draw}" in learner.lab().output
+    drawn = learner.lab(*draw.split()[1:])
+    assert (drawn.exit_code, load_drawn()[-1].name in cases) == (0, True)
+    assert "Next: lab case\n" in learner.lab().output
+    assert not WORDS.search(learner.lab("report", "cases/0001").output.partition("Next:")[0])
+    answers = ("cause=straggler", "evidence=20%", "line=30", "gain=1.5")
+    done = learner.lab("case", *(f"-a{each}" for each in answers))
+    assert "Measured, each cause switched off by itself:" in done.output
+    assert "  lab case, " in learner.lab("history").output
+    assert "Next: lab case" not in learner.lab().output
 
 
 @pytest.mark.slow  # the demonstration plays the same lab, and learners before it every other step
@@ -539,11 +550,9 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     assert [row["outcome"] for row in history["checks"]] == ["PASS"]
     assert history["checks"][0]["diagnosis"]["named"] is True
     assert history["checks"][0]["diagnosis"]["measured"] is True
-    assert "lab report --sibling" in run("diagnose", "--sibling")
-    case = run("report", "--sibling")
+    assert "lab report cases/0001" in run("case", "--lab", lab.slug)
+    case = run("report", "cases/0001")
     assert not WORDS.search(case), WORDS.search(case)
-    assert re.search(
-        r"The cause is [a-z-]+\. (With that switched off|By what)",
-        run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"),
-    )
-    assert "lab diagnose --sibling, program 1" in run("history")
+    answers = ("cause=1", "evidence=20%", "line=2", "gain=1.5")
+    assert "fixed.py" in run("case", *(f"-a{each}" for each in answers))
+    assert "lab case, " in run("history")

@@ -36,14 +36,6 @@ MINI = Path(__file__).parent / "mini"
 COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
 LABS = [slug for stage in COURSE["stages"] for slug in stage["labs"]]
 TRACE = ROOT / "datasets" / "captures" / "synthetic-input.json.gz"
-SIBLING = """
-[[siblings]]
-program = "tagger"
-story = "A small tagger trains on one GPU that barely gets warm."
-cause = "launch-bound"
-gain_from = "idle_launch_share"
-"""
-
 PLACEHOLDER = re.compile(r"\b(N|[A-Z][A-Z-]+)\b|…")
 """What a learner has to fill in: N, LAB, FILE, START-END, `-a cause=…`."""
 ELSEWHERE = re.compile(
@@ -66,7 +58,9 @@ def content(tmp_path_factory) -> Path:
         'starter_fails = "correct but slow"',
         'starter_fails = "correct but slow"\nevidence = "run"',
     )
-    slow.write_text(slow.read_text() + SIBLING)
+    text = slow.read_text()
+    first = 'starter_fails = "correct but slow"'
+    slow.write_text(text.replace(first, f'{first}\ncases = ["price-tags"]'))
     for part in ("labs", "solutions"):
         shutil.copytree(content / part / "slow", content / part / "printed")
     (content / "labs" / "printed" / "lab.toml").write_text(printed)
@@ -151,6 +145,7 @@ GIVEN = {"choice": "1", "share": "0.5", "ratio": "2", "number": "5", "interval":
 OPERATOR = "addmm"
 """An operator of that capture."""
 DIAGNOSED = [["profile"], ANSWER]
+CASE = ["case", "-a", "cause=2", "-a", "evidence=20%", "-a", "line=2", "-a", "gain=2"]
 FAIL = ("FAIL", "correct but slow")
 PASS = ("PASS", None)
 ERROR, INCONCLUSIVE = ("ERROR", None), ("INCONCLUSIVE", None)
@@ -175,13 +170,8 @@ STATES = {
     "passed": [*DIAGNOSED, PASS],
     "passed without a capture": [ANSWER, PASS],
     "passed, then failed": [*DIAGNOSED, PASS, FAIL],
-    "passed, another case drawn": [*DIAGNOSED, PASS, ["diagnose", "--sibling"]],
-    "passed, another case answered": [
-        *DIAGNOSED,
-        PASS,
-        ["diagnose", "--sibling"],
-        ["diagnose", "--sibling", "-a", "cause=2", "-a", "gain=2"],
-    ],
+    "passed, a case drawn": [*DIAGNOSED, PASS, ["case", "--lab", "slow"]],
+    "passed, a case answered": [*DIAGNOSED, PASS, ["case", "--lab", "slow"], CASE],
     "passed, solution read": [*DIAGNOSED, PASS, ["solution", "--show"]],
     "solution taken": [["solution", "--yes"]],
     "solution taken and checked": [["solution", "--yes"], PASS],
@@ -195,7 +185,6 @@ READING = [
     ["list"],
     ["hint", "--again"],
     ["report"],
-    ["report", "--sibling"],
     ["report", "--recorded", "ncu"],
     ["report", "9"],
     ["report", "--gap", "99"],
@@ -207,7 +196,6 @@ READING = [
 CHANGING = [
     ["hint"],
     ["diagnose"],
-    ["diagnose", "--sibling"],
     ["diagnose", "--reveal", "--yes"],
     ["run"],
     ["profile"],
@@ -330,8 +318,8 @@ def test_whoever_follows_the_next_step_gets_through_the_lab(lab, content, tmp_pa
                 file.write("\n# A change.\n")
         elif words == ["diagnose"]:
             learner.type("diagnose", *answers)
-        elif words == ["diagnose", "--sibling"] and "lab report --sibling" in steps:
-            learner.type("diagnose", "--sibling", "-a", "cause=2", "-a", "gain=2")
+        elif words == ["case"]:
+            learner.type(*CASE)
         elif program == "lab" and words[0] != "start":
             # The second change is enough.
             if [each.split()[0] for each in steps].count("edit") == 2:
@@ -355,7 +343,7 @@ def test_after_a_pass_the_solution_leads_on_and_the_rest_is_optional(
     learner.type("check")
     for command in ([], ["report"], ["solution", "--yes"]):
         shown = learner.type(*command).shown
-        assert "Next: lab diagnose --sibling" in shown
+        assert "Next: lab case --lab slow" in shown
         assert "whatever a report still lists is optional" in shown
     load_labs.cache_clear()
 

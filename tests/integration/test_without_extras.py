@@ -104,7 +104,6 @@ IN_A_LAB = [
     ["hint"],
     ["diagnose"],
     ["diagnose", "-a", "cause=1", "-a", "gain=3"],
-    ["diagnose", "--sibling"],
     ["diagnose", "--reveal", "--yes"],
     ["report"],
     ["compare"],

@@ -189,7 +189,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     FindingKind(
         "allocator-churn",
         "Memory is allocated from the driver",
-        "synchronisation-bound",
+        "allocation-bound",
         "Keep shapes constant, do not call empty_cache() in the loop, warm up before measuring, and"
         " see PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         "two or more cudaMalloc/cudaFree per step (with memory records), or idle for `allocation`"
@@ -229,7 +229,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     FindingKind(
         "straggler",
         "One rank keeps the others waiting",
-        "communication-bound",
+        "straggler",
         "Compare that rank's input, shapes and clocks with another's: uneven batches, a throttled"
         " or shared device, a slow disk.",
         "waiting in collectives ≥ 10%, for a rank that computes for longer, begins late, or is idle"
@@ -312,7 +312,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     FindingKind(
         "uneven-steps",
         "Some steps take much longer than others",
-        "synchronisation-bound",
+        "host-bound",
         "Warm up before measuring; look for compilation, first allocations, logging, checkpoints or"
         " a loader that runs dry in the slow steps.",
         "the slow steps' excess over the median (their idle time, where no launches are recorded)"

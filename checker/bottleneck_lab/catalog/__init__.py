@@ -27,7 +27,6 @@ from bottleneck_lab.catalog.spec import (
     HintSpec,
     LabSpec,
     QuestionSpec,
-    SiblingSpec,
     TextSpec,
 )
 
@@ -43,7 +42,6 @@ __all__ = [
     "Lab",
     "LabSpec",
     "QuestionSpec",
-    "SiblingSpec",
     "TextSpec",
     "content_root",
     "content_roots",

@@ -129,31 +129,15 @@ class QuestionSpec(_Spec, frozen=True):
         )
 
 
-class SiblingSpec(_Spec, frozen=True):
-    """An unseen case to diagnose at the end of a lab, given only as a capture.
-
-    `case` names one of the library of cases: `story`, `cause` and `gain` are then the case's.
-    Otherwise `program` names a generator of `datasets/siblings.py`, `story` is all that the learner
-    is told, `cause` the truth, and `gain_from` the figure of the capture
-    (`grading.figures.figures_of`) whose removal bounds the gain.
-    """
-
-    program: str = ""
-    story: str = ""
-    cause: str = ""
-    gain_from: str = ""
-    case: str = ""
-    gain: float = 0.0
-
-
 class LabSpec(_Spec, frozen=True):
     """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted
     file that knows what is right.
 
     `aliases` are its older names, which are accepted and never printed. `evidence` is the command
     that shows what a lab is about: a capture, or what the workload prints. `taught` is the finding
-    that costs a capture of the shipped workload most; empty if a capture shows none. The lab works
-    without its `optional_datasets`.
+    that costs a capture of the shipped workload most; empty if a capture shows none. `cases` of the
+    library practise on other programs what the lab teaches. The lab works without its
+    `optional_datasets`.
     """
 
     title: str
@@ -171,7 +155,7 @@ class LabSpec(_Spec, frozen=True):
     optional_datasets: list[str] = []
     hints: list[HintSpec] = []
     questions: list[QuestionSpec] = []
-    siblings: list[SiblingSpec] = []
+    cases: list[str] = []
     aliases: list[str] = []
     evidence: Literal["profile", "run"] = "profile"
     version: int = 1

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.catalog import QuestionSpec, find_lab
 from bottleneck_lab.commands.asking import ask_question, show_question
 from bottleneck_lab.commands.ui import MARKS, Answers, Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
@@ -24,10 +24,10 @@ from bottleneck_lab.course.cases import (
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
-from bottleneck_lab.grading.cases import EVIDENCE_NEAR, EVIDENCE_RULES, QUESTIONS, Case
+from bottleneck_lab.grading.cases import QUESTIONS, Case
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, load_drawn, open_case, skip
+from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
 
 EXAMPLE = "lab case --level 1"
@@ -43,6 +43,12 @@ def command(
             help="Draw a case of this level, of three: 1 is the easiest, 3 the hardest.",
         ),
     ] = None,
+    lab: Annotated[
+        str,
+        typer.Option(
+            "--lab", metavar="LAB", help="Draw a case that practises what this lab teaches."
+        ),
+    ] = "",
     set_: Annotated[
         str,
         typer.Option(
@@ -70,21 +76,13 @@ def command(
             help="Show the verdict on an answered case again: 1 for cases/0001.",
         ),
     ] = None,
-    questions: Annotated[
-        bool,
-        typer.Option(
-            "--questions",
-            help="Print the questions of the open case in full, with the rule of evidence for each"
-            " cause.",
-        ),
-    ] = False,
     json: Json = False,
 ) -> None:
     """Diagnose an unseen program: its cause, the evidence, the line, and what a fix brings.
 
-    The first call draws a case and copies its program and capture to cases/. `lab report` reads
-    the capture. The next call takes the answers, once and for good, and shows what the program did
-    when its cause was switched off.
+    The first call draws a case: a program and a capture of it, in cases/. Read it with `lab
+    report`, then answer the four questions, once. You then see what was measured with the cause
+    switched off.
     """
     if progress:
         _show_standing(set_, json=json)
@@ -95,10 +93,14 @@ def command(
     if skip_:
         _skip()
         return
-    if questions:
-        _require_open()
     given = _read_answers(answer) if answer else {}
-    drawn, fresh = draw_case(Path.cwd(), level=level, set_name=set_, limit_s=60.0 * (timed or 0.0))
+    drawn, fresh = draw_case(
+        Path.cwd(),
+        level=level,
+        lab=find_lab(lab) if lab else None,
+        set_name=set_,
+        limit_s=60.0 * (timed or 0.0),
+    )
     if sys.stdin.isatty() and not json and not fresh and not answer:
         _describe(drawn)
 
@@ -107,9 +109,9 @@ def command(
 
         given = {question.id: ask_question(question, refuse=refuse) for question in QUESTIONS}
     if not given:
-        _show_case(drawn, fresh=fresh, questions=questions, json=json)
-        if not fresh and (level is not None or set_ or timed):
-            note("This case was open already: its level, set and time are those of its draw.")
+        _show_case(drawn, fresh=fresh, json=json)
+        if not fresh and (level is not None or lab or set_ or timed):
+            note("This case was open already; answer it first, or put it away with --skip.")
         return
     graded = answer_case(drawn, given)
     _show_grade(drawn, graded, given, json=json)
@@ -161,7 +163,7 @@ def _describe(drawn: DrawnCase) -> None:
             say(f"You have {minutes} from the draw.")
 
 
-def _show_case(drawn: DrawnCase, *, fresh: bool, questions: bool, json: bool) -> None:
+def _show_case(drawn: DrawnCase, *, fresh: bool, json: bool) -> None:
     case = find_case(drawn.name)
     if json:
         print_json(
@@ -175,36 +177,13 @@ def _show_case(drawn: DrawnCase, *, fresh: bool, questions: bool, json: bool) ->
         )
         return
     _describe(drawn)
-    full = questions or (fresh and len(load_drawn()) == 1)
     for question in QUESTIONS:
-        if full:
-            show_question(question)
-        else:
-            _remind(question)
-        if question.id == "evidence" and (questions or not full):
-            _show_evidence_rules()
-    if not questions:
-        rest = "the rule of evidence for each cause" if full else "them in full"
-        say(f"\n`lab case --questions` prints {rest}.")
+        show_question(question)
     if not fresh:
         say_next(ANSWER)
         return
     say_next(f"lab report {_folder(drawn)}")
     say(f"Then: {ANSWER}")
-
-
-def _show_evidence_rules() -> None:
-    """Print which share shows a cause, by kind of cause, and how near to it an answer counts."""
-    for causes, rule in EVIDENCE_RULES.items():
-        say(f"  - {causes}: {rule}", style="dim", hang=4)
-    say(f"  {EVIDENCE_NEAR}", style="dim", hang=2)
-
-
-def _remind(question: QuestionSpec) -> None:
-    """Print a question that was printed in full before, with the names of its choices alone."""
-    say(f"\n{question.id}: {question.ask}", style="bold")
-    if question.type == "choice":
-        say(f"  {', '.join(question.choices)}", hang=2)
 
 
 def _show_grade(
@@ -229,17 +208,14 @@ def _show_grade(
         return
     _show_verdict(case, graded.results)
     if graded.fixed:
-        say(f"\n{graded.fixed.name}, beside program.py, is the program with the first fix.")
+        say(f"\n{_folder(drawn)}/{graded.fixed.name} is the program with the fix.")
     if graded.late_s:
         say(f"\nToo late by {graded.late_s:.0f} s: it does not count.", style="yellow")
     _show_streak(now, drawn.set)
     for sentence in now.habits:
         say(sentence)
     say_next(f"lab report {_folder(drawn)}")
-    say(
-        "It now shows causes, and findings where a detector knows them."
-        f" `{_draw_command(drawn.set)}` draws another case."
-    )
+    say(f"It now names the causes. `{_draw_command(drawn.set)}` draws the next case.")
 
 
 def _show_verdict(case: Case, results: list[CriterionResult]) -> None:
@@ -290,12 +266,10 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         say_next(_draw_command(set_name))
         return
     _show_streak(now, set_name)
-    say(f"{now.points} of {counted(now.judged, 'judged answer')} were right.")
-    for kind, misses in now.misses.items():
-        rows = [f"{name} ({wrong} of {total})" for name, (wrong, total) in misses.items()]
+    for kind, lead in (("question", "Wrong answers"), ("cause", "Missed causes")):
+        rows = [f"{name} ({wrong} of {total})" for name, (wrong, total) in now.misses[kind].items()]
         if rows:
-            what = "Cases" if kind == "cause" else "Answers"
-            say(f"{what} wrong by {kind}: {', '.join(rows)}.", hang=2)
+            say(f"{lead}: {', '.join(rows)}.", hang=2)
     for sentence in now.habits:
         say(sentence)
     say("`lab case --verdict 1` shows the verdict on cases/0001 again.")
@@ -305,13 +279,11 @@ def _show_streak(now: Standing, set_name: str) -> None:
     """Print how often the cause was named, in a set and in all cases."""
     if set_name:
         of_set = f" of {now.of_set}" if now.of_set else ""
-        say(f"\nOf this set, {now.answered}{of_set} answered in time, cause named in {now.named}.")
+        say(f"\nOf this set: {now.answered}{of_set} answered in time, {now.named} causes named.")
         now = standing()
-    beside = "Over all sets: cause" if set_name else "\nCause"
-    say(
-        f"{beside} named in {now.named} of {counted(now.answered, 'case')};"
-        f" {now.streak} in a row now."
-    )
+    lead = "Of all cases:" if set_name else "\nSo far:"
+    row = f", the last {now.streak} in a row" if now.streak > 1 else ""
+    say(f"{lead} cause named in {now.named} of {counted(now.answered, 'case')}{row}.")
 
 
 def _draw_command(set_name: str) -> str:

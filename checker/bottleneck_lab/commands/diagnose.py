@@ -15,7 +15,6 @@ import typer
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.asking import COUNTS, ask_question, confirm
-from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Answers, Json, Yes, here, note, print_json, say, say_next
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
@@ -68,19 +67,6 @@ def command(
         ),
     ] = False,
     yes: Yes = False,
-    sibling: Annotated[
-        bool,
-        typer.Option(
-            "--sibling",
-            help="Diagnose another program, whose cause may be another, from its capture alone.",
-        ),
-    ] = False,
-    another: Annotated[
-        bool,
-        typer.Option(
-            "--another", help="With --sibling: draw another program once the last is answered."
-        ),
-    ] = False,
     json: Json = False,
 ) -> None:
     """Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.
@@ -93,14 +79,11 @@ def command(
     answer's is 2.
     """
     workspace = here()
-    if draft and (sibling or reveal):
+    if draft and reveal:
         raise UsageError(
             "--draft saves answers to this lab's own questions only; nothing was done.",
-            f"Leave it out: `lab diagnose --{'sibling' if sibling else 'reveal'}` is final.",
+            "Leave it out: `lab diagnose --reveal` is final.",
         )
-    if sibling:
-        diagnose_sibling(workspace, answer or [], another=another, json=json)
-        return
     if reveal:
         _reveal(workspace, yes=yes)
         return

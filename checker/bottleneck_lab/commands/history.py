@@ -35,7 +35,6 @@ from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints
 from bottleneck_lab.workspace.progress import load_progress
-from bottleneck_lab.workspace.siblings import DrawnSibling, load_siblings
 
 EXAMPLE = "lab history --json"
 DEFAULT_PAGE = "history.html"
@@ -72,18 +71,17 @@ def command(
     if html:
         raise UsageError("--html plots the predictions of the whole course.", "Add --course.")
     workspace = here()
-    record, cases = load_record(workspace), load_siblings(workspace)
+    record = load_record(workspace)
     if json:
         print_json(
             {
                 "checks": [_row(attempt) for attempt in load_attempts(workspace)],
                 "diagnoses": record.commitments,
                 "help": record.help,
-                "siblings": cases,
             }
         )
         return
-    _show(workspace, record, cases)
+    _show(workspace, record)
 
 
 def _show_course(html: Path | None, *, as_json: bool) -> None:
@@ -173,7 +171,7 @@ _Line = tuple[str, str, int, str | None]
 """A line with its time: the text, its hanging indent, its style."""
 
 
-def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> None:
+def _show(workspace: Workspace, record: Record) -> None:
     """Print whatever was recorded of the learner's way through the lab, in the order of time."""
     attempts = load_attempts(workspace)
     events = [(hint.at, f"hint {hint.index + 1}") for hint in load_hints(workspace)]
@@ -182,8 +180,6 @@ def _show(workspace: Workspace, record: Record, cases: list[DrawnSibling]) -> No
     if record.help.solution:
         events.append((record.help.solution, "looked at the solution"))
     events += _diagnoses(workspace, record)
-    for number, case in enumerate(cases, start=1):
-        events.append((case.at, f"lab diagnose --sibling, program {number}: {_NAMED[case.named]}"))
     for drawn in load_drawn():
         # Cases are no lab's: those that were drawn in this folder are listed.
         if Path(drawn.folder).is_relative_to(workspace.root):

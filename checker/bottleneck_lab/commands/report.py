@@ -34,7 +34,6 @@ from bottleneck_lab.course.subjects import (
     example_subject,
     find_subject,
     recorded_subject,
-    sibling_subject,
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
@@ -63,7 +62,6 @@ from bottleneck_lab.workspace.looks import note_report
 
 EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
-PAGES = {"--sibling": "sibling.html"}
 
 RESTS_ON = "The tool's figure rests on your"
 NOT_NAMED = "The tool names another"
@@ -134,10 +132,6 @@ Gap = Annotated[
     int | None,
     typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap."),
 ]
-Sibling = Annotated[
-    bool,
-    typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew."),
-]
 Recorded = Annotated[
     str | None,
     typer.Option(
@@ -173,7 +167,6 @@ def command(
     export: Export = None,
     at: At = None,
     gap: Gap = None,
-    sibling: Sibling = False,
     recorded: Recorded = None,
     example: Example = False,
     all_: All = False,
@@ -186,7 +179,7 @@ def command(
     after your first check. Elsewhere nothing is hidden.
     """
     keep_freed()
-    subject = _choose_subject(captures or [], example=example, recorded=recorded, sibling=sibling)
+    subject = _choose_subject(captures or [], example=example, recorded=recorded)
     if not subject.traces:
         if open_ or query or ask or export or at or gap:
             raise UsageError(
@@ -230,15 +223,11 @@ def _go_on(subject: Subject) -> None:
         say_next("lab case")
 
 
-def _choose_subject(
-    captures: list[str], *, example: bool, recorded: str | None, sibling: bool
-) -> Subject:
+def _choose_subject(captures: list[str], *, example: bool, recorded: str | None) -> Subject:
     if example:
         return example_subject()
     if recorded:
         return recorded_subject(here(), recorded)
-    if sibling:
-        return sibling_subject(here())
     if len(captures) > 1:
         raise UsageError(
             f"`lab report` reads one capture, and these are {len(captures)}.",

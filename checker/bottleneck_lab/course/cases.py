@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import Case, PastCase, grade_case, habits, streak, weakness
 from bottleneck_lab.grading.figures import figures_of
@@ -55,7 +56,7 @@ class Standing:
 
 
 def draw_case(
-    parent: Path, *, level: int | None, set_name: str, limit_s: float
+    parent: Path, *, level: int | None, lab: Lab | None, set_name: str, limit_s: float
 ) -> tuple[cases.DrawnCase, bool]:
     """Return the case to diagnose, and True if it was drawn just now.
 
@@ -67,7 +68,8 @@ def draw_case(
         cases.copy_files(waiting)
         return waiting, False
     rng = random.SystemRandom()
-    return cases.draw(parent, rng, level=level, set_name=set_name, limit_s=limit_s), True
+    drawn = cases.draw(parent, rng, level=level, lab=lab, set_name=set_name, limit_s=limit_s)
+    return drawn, True
 
 
 def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCase:

@@ -8,18 +8,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.capture.devices import choose_device
 from bottleneck_lab.capture.tools import profile_workload
 from bottleneck_lab.capture.workload import Workload
-from bottleneck_lab.catalog import Device, Lab, SiblingSpec
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.progress import ShowProgress, no_progress
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.grading.conclusion import NOT_YOURS
 from bottleneck_lab.grading.diagnosis import grade_diagnosis
 from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
-from bottleneck_lab.grading.siblings import misdescribed
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules.captured import captured
@@ -33,11 +31,9 @@ from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.measured_key import has_key, measure_key
 from bottleneck_lab.measure.verifier import check_lab
-from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.folder import handed_out
-from bottleneck_lab.workspace.siblings import generate, specs_of
 
 _MISSED_TARGET = ("correct but slow", "the mechanism is still there")
 """The reasons of a FAIL for missing a target."""
@@ -72,14 +68,10 @@ def _prove_lab(
     lab: Lab, device: Device, only: Part | None, show_progress: ShowProgress
 ) -> Iterator[Row]:
     """Prove what the lab ships: its captures, its key, the starter and the solution."""
-    if only in (None, "capture"):
-        if _has_capture(lab):
-            subject = "solution" if kind_of(lab).records_itself else "starter"
-            problems = capture_problems(lab, device, show_progress)
-            yield Row(lab.slug, f"capture of the {subject} on {device}", problems)
-        for sibling in specs_of(lab).values():
-            what = f"capture of the sibling {sibling.program}"
-            yield Row(lab.slug, what, sibling_problems(lab, sibling))
+    if only in (None, "capture") and _has_capture(lab):
+        subject = "solution" if kind_of(lab).records_itself else "starter"
+        problems = capture_problems(lab, device, show_progress)
+        yield Row(lab.slug, f"capture of the {subject} on {device}", problems)
     if only in (None, "starter"):
         if has_key(lab):
             yield Row(lab.slug, f"key on {device}", key_problems(lab, device))
@@ -189,17 +181,6 @@ def key_problems(lab: Lab, device: Device) -> list[str]:
         for id_, answer in measured.items()
         if solution.get(id_) != answer
     ]
-
-
-def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
-    """Return where the capture of a sibling contradicts lab.toml."""
-    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
-        try:
-            traces = generate(lab, sibling, 1, Path(folder))
-            wrong = misdescribed(sibling, summarise(merge_ranks([load(path) for path in traces])))
-        except (MachineError, CaptureError) as error:
-            return [error.message]
-    return [f"{sibling.program}: {wrong}"] if wrong else []
 
 
 def starter_problems(lab: Lab, verdict: Verdict) -> list[str]:

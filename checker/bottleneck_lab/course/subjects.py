@@ -33,13 +33,11 @@ from bottleneck_lab.workspace.cases import (
 )
 from bottleneck_lab.workspace.commitments import (
     hides_remedies_at,
-    is_blind,
     is_blind_at,
     load_record,
     untried_findings,
 )
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, numbered
-from bottleneck_lab.workspace.siblings import latest_name, latest_traces, open_sibling
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,7 @@ class Subject:
     that it is of.
 
     `blind`: causes are the reader's to find, and are not shown until `commit_with` was run;
-    `remedies_later`: nor is what helps against them before the first check. `is_sibling`: it is of
-    a lab's further program, whose remedies show but for what labs still ask for. `noted_as` is the
+    `remedies_later`: nor is what helps against them before the first check. `noted_as` is the
     name under which a workspace notes that the report was looked at; empty where none does. `name`
     is that of a capture which ships with the package.
     """
@@ -60,7 +57,6 @@ class Subject:
     blind: bool = False
     case: DrawnCase | None = None
     remedies_later: bool = False
-    is_sibling: bool = False
     commit_with: str = "lab diagnose"
     noted_as: str = ""
     name: str = ""
@@ -82,7 +78,6 @@ class Subject:
         """Return the summary as this reader may see it."""
         if self.case:
             summary = case_summary(summary, find_case(self.case.name))
-        if self.case or self.is_sibling:
             summary = without_taught(summary, untried_findings())
         return visible_summary(
             summary, self.folder, blind=self.blind, remedies_later=self.remedies_later
@@ -182,30 +177,4 @@ def recorded_subject(workspace: Workspace, tool: str) -> Subject:
         captures[:1],
         blind=is_blind_at(workspace.root),
         remedies_later=hides_remedies_at(workspace.root),
-    )
-
-
-def sibling_subject(workspace: Workspace) -> Subject:
-    """Return the case last drawn in the lab; blind until it is answered.
-
-    Raises UsageError if none was drawn.
-    """
-    traces = latest_traces(workspace)
-    if not traces:
-        if not workspace.lab.spec.siblings:
-            raise UsageError("This lab has no other programs.", "`lab` shows what to do next.")
-        if is_blind(workspace):
-            raise UsageError(
-                "No other case has been drawn here.",
-                "Commit this lab's own diagnosis first: `lab diagnose`.",
-            )
-        raise UsageError(
-            "No other case has been drawn here.", "`lab diagnose --sibling` draws one."
-        )
-    return Subject(
-        traces,
-        blind=open_sibling(workspace) is not None,
-        is_sibling=True,
-        commit_with="lab diagnose --sibling",
-        noted_as=latest_name(workspace),
     )

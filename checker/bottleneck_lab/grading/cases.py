@@ -47,26 +47,12 @@ _PART_NAMES = {
 LEAST_PART = 0.0005
 """A part of the time below this share (0-1) would be printed as 0.0%."""
 
-EVIDENCE_PART = 0.05
-"""By how much of itself the evidence may be off, as in labs."""
-PRINTED_WITHIN, SPLIT_WITHIN = 0.01, 0.04
-"""By how much it may be off at least. The report prints a part of the time to a tenth of a point,
-and an answer is rounded to a whole one. Of idle time it prints what the host did, not why: for each
-of the 36 cases, what the tables of `lab report --ask` say of it is off by at most 3.7 points.
-"""
-SPLIT = {
-    "launch-bound",
-    "synchronisation-bound",
-    "allocation-bound",
-    "host-bound",
-    "shared-device",
-}
-"""Causes whose share no line of the report states before the case is answered; that of another
-program is spread over the rows of `--ask interruptions` and the gaps beside them.
+EVIDENCE_WITHIN = 0.04
+"""By how much the evidence may be off, in parts of the time. The report prints of idle time what
+the host did, not why: for each of the 36 cases, what its tables say of it is off by at most 3.7
+points.
 """
 GAIN_WITHIN = 1.2
-REPORTED_ALIKE = 0.01
-"""A report's gain this near (a share, 0-1) to a measured one needs no word beside it."""
 ROUNDED = 1.02
 """Up to this factor, a gain is the one that follows from the learner's own share."""
 LINES_NEAR = 2
@@ -74,25 +60,7 @@ NO_LINE = 1
 """The number that stands for `none`."""
 HABIT = 3
 """So many cases with the same mistake are a habit."""
-_RESTS = " Not judged: it rests on the wrong cause."
-
-EVIDENCE_RULES = {
-    "input, launches, waiting, allocation and other host work": (
-        "the time in which the device is idle for it"
-    ),
-    "copies, communication and stragglers": "the time in which the device does only that",
-    "another program on the device": (
-        "the share of the time that kernels lose to it, compared with the same ones in other steps"
-    ),
-    "memory that grows": ("the share of the peak that the recorded steps but the last have added"),
-    "anything else": "the time in which the device is busy",
-}
-"""The share that shows a cause, by kind of cause."""
-EVIDENCE_NEAR = (
-    "It counts if it is off by at most a twentieth of itself or one point, and by four points for"
-    " launches, waiting, allocation and other host work, whose parts of the time no report states,"
-    " and for another program, whose part `lab report --ask interruptions` states."
-)
+_RESTS = "Not judged: the cause is wrong."
 
 QUESTIONS = [
     QuestionSpec(
@@ -104,34 +72,29 @@ QUESTIONS = [
     QuestionSpec(
         "evidence",
         "share",
-        "What share of the recorded time, or of the peak memory, shows it?",
+        "What share of the recorded time goes to it?",
         measure=(
-            "The time in which the device is idle for the cause, or only copies or communicates; of"
-            " a device that is busy all along, all in which it is busy. Where memory grows, the"
-            " part of its peak that the recorded steps have added. Write 60% or 0.6."
+            "The time in which, because of it, the device is idle, only copies, only communicates,"
+            " or takes longer for the same kernels; if none of these, all the time it is busy. Of"
+            " memory that grows: the share of the peak that the recorded steps added. Within"
+            f" {100 * EVIDENCE_WITHIN:.0f} points counts."
         ),
     ),
     QuestionSpec(
         "line",
         "number",
-        "Which line of program.py has to change?",
+        "Which line of program.py has to change, or `none`?",
         choices=["none"],
-        measure=(
-            f"A line number, or `none` if no line has to. Up to {LINES_NEAR} lines off counts, and"
-            " so do the other lines that the cause is about."
-        ),
+        measure=f"Within {LINES_NEAR} lines counts.",
     ),
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast will it be with that fixed? If the cause is"
+        "How many times as fast will the fix make it? If the cause is"
         f" {MEMORY_GROWTH}: by what factor will the peak drop?",
         measure=(
-            "1 if nothing is worth fixing. What the fix was measured to gain counts within a factor"
-            f" of {GAIN_WITHIN:g}, and so does what the cause gone altogether would, or Amdahl's"
-            " law, 1 / (1 - share), for the share of time or memory that shows the cause. Of a busy"
-            " device only what is needless goes; a straggler costs what the rank that waits longest"
-            " waits, or the ranks' average if the fix spreads its work."
+            "1 if nothing is worth fixing. Amdahl's law, 1 / (1 - share), is a first estimate."
+            f" Within a factor of {GAIN_WITHIN:g} counts."
         ),
     ),
 ]
@@ -190,13 +153,10 @@ class Case(msgspec.Struct, frozen=True):
         elif not self.lines:
             effect = f"without the cause it ran {self.gain:.2f}x as fast"
         gains = {effect: self.gain}
-        beside = "" if self.cause == MEMORY_GROWTH else f" (with the fix, {self.gain:.2f}x)"
         if self.entire:
-            gains[f"with the cause gone altogether it ran {self.entire:.2f}x as fast{beside}"] = (
-                self.entire
-            )
+            gains[f"with the cause gone altogether it ran {self.entire:.2f}x as fast"] = self.entire
         if by_share := gain_by_share(self.cause, figures):
-            gains[_law(by_share, evidence_of(self.cause, figures)) + beside] = by_share
+            gains[_law(by_share, evidence_of(self.cause, figures))] = by_share
         return gains
 
     def gain_near(self, predicted: float, figures: Mapping[str, float]) -> float:
@@ -262,41 +222,39 @@ def describe_parts(cause: str, figures: Mapping[str, float]) -> str:
     return f" ({' + '.join(parts)})" if len(parts) > 1 else ""
 
 
-def evidence_within(cause: str, shown: float) -> float:
-    """Return by how much an answer may be off a share (0–1) that shows a cause."""
-    least = SPLIT_WITHIN if cause in SPLIT else PRINTED_WITHIN
-    return max(least, EVIDENCE_PART * shown)
-
-
 def grade_case(
     case: Case, answers: Mapping[str, Any], figures: Mapping[str, float]
 ) -> list[CriterionResult]:
-    """Return one result for each of `QUESTIONS`; `holds` is None of one that is not judged.
-
-    The evidence is graded as that of the cause which the learner named: a figure can be read
-    rightly for a wrong reason. Other than that, nothing that rests on a wrong cause is judged.
+    """Return one result for each of `QUESTIONS`; `holds` is None of evidence and gain where the
+    cause they rest on is wrong.
     """
     called = str(answers["cause"])
     share, line, gain = (float(answers[key]) for key in ("evidence", "line", "gain"))
-    shown = evidence_of(called, figures)
-    # Not to be off by the last bit of a float.
-    read = abs(share - shown) <= evidence_within(called, shown) + 1e-9
-    named = called == case.cause
-    sentences: dict[str, tuple[bool | None, str]] = {
-        "cause": (
-            named,
-            f"You named {called}; it is {case.cause}.{_contrary(called, case.cause, figures)}",
-        ),
-        "evidence": (
-            read or (False if named else None),
-            f"You read {share:.1%}; for {called} the capture shows {shown:.1%}"
-            f"{describe_parts(called, figures)}. Within"
-            f" {100 * evidence_within(called, shown):.1f} points counts."
-            f"{'' if named or read else _RESTS}",
-        ),
-        "line": _grade_line(case, int(line)),
-        "gain": _grade_gain(case, called, gain, figures, share if read else 0.0),
-    }
+    if called != case.cause:
+        sentences: dict[str, tuple[bool | None, str]] = {
+            "cause": (
+                False,
+                f"You named {called}; it is {case.cause}.{_contrary(called, case.cause, figures)}",
+            ),
+            "evidence": (None, _RESTS),
+            "line": _grade_line(case, int(line)),
+            "gain": (None, _RESTS),
+        }
+    else:
+        shown = evidence_of(called, figures)
+        # Not to be off by the last bit of a float.
+        read = abs(share - shown) <= EVIDENCE_WITHIN + 1e-9
+        sentences = {
+            "cause": (True, f"It is {case.cause}."),
+            "evidence": (
+                read,
+                f"You read {share:.1%}; the capture shows {shown:.1%}"
+                f"{describe_parts(called, figures)}."
+                + ("" if read else f" Within {100 * EVIDENCE_WITHIN:.0f} points counts."),
+            ),
+            "line": _grade_line(case, int(line)),
+            "gain": _grade_gain(case, gain, figures, share if read else 0.0),
+        }
     return [
         CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
         for name, (holds, sentence) in sentences.items()
@@ -317,10 +275,7 @@ def _grade_line(case: Case, line: int) -> tuple[bool, str]:
     if others:
         parts.append(f"the cause is about {_name_lines(others)}{' as well' if fix else ''}")
     near = min(abs(line - each) for each in case.lines)
-    beside = ""
-    if 0 < near <= LINES_NEAR:
-        beside = f" {counted(near, 'line')} off counts; up to {LINES_NEAR} do."
-    return near <= LINES_NEAR, f"{called}; {', and '.join(parts)}.{beside}"
+    return near <= LINES_NEAR, f"{called}; {', and '.join(parts)}."
 
 
 def _name_lines(numbers: Sequence[int]) -> str:
@@ -329,27 +284,24 @@ def _name_lines(numbers: Sequence[int]) -> str:
 
 
 def _contrary(called: str, cause: str, figures: Mapping[str, float]) -> str:
-    """Return what in a capture speaks for the cause and against a wrong one, as a sentence; empty
-    of the right one.
+    """Return what in a capture speaks for the cause and against the one that was named, as a
+    sentence; empty where nothing does.
     """
-    if called == cause:
-        return ""
     less, more = evidence_of(called, figures), evidence_of(cause, figures)
     if less < more:
-        return f" The share that shows it is {more:.1%}; that of {called} is {less:.1%}."
+        other = f"{less:.1%}" if less >= LEAST_PART else "nothing"
+        return f" The capture shows {more:.1%} of it, and {other} of {called}."
     return f" The capture shows {SIGNS_OF[cause]}." if cause in SIGNS_OF else ""
 
 
 def _grade_gain(
-    case: Case, called: str, predicted: float, figures: Mapping[str, float], share: float
-) -> tuple[bool | None, str]:
-    """Return whether a predicted gain counts, None if it rests on a wrong cause, and the sentence
-    about it: by which figure it counts, or all that would have. `share` (0–1) is the learner's for
-    the cause, if it counts: what Amdahl's law gives for that counts as well.
+    case: Case, predicted: float, figures: Mapping[str, float], share: float
+) -> tuple[bool, str]:
+    """Return whether a predicted gain counts, and the sentence about it: by which figure it does,
+    or all that would have. `share` (0–1) is the learner's for the cause, if it counts: what
+    Amdahl's law gives for that counts as well.
     """
     gains = case.gains(figures)
-    if called != case.cause:
-        return None, f"You predicted {predicted:.2f}x; {next(iter(gains))}.{_RESTS}"
     origin, gain = min(gains.items(), key=lambda each: _off(predicted, each[1]))
     ranges = {each: (max(each / GAIN_WITHIN, 1.0), each * GAIN_WITHIN) for each in gains.values()}
     own = ceiling(min(share, 1.0)) if share and gain_by_share(case.cause, figures) else 0.0
@@ -359,10 +311,8 @@ def _grade_gain(
             origin, gain = _law(own, share), own
     low, high = ranges[gain]
     holds = low <= predicted <= high
-    return holds, (
-        f"You predicted {predicted:.2f}x; {origin}."
-        f" {_name_ranges([(low, high)] if holds else list(ranges.values()))}"
-    )
+    counting = "" if holds else f" {_name_ranges(list(ranges.values()))}"
+    return holds, f"You predicted {predicted:.2f}x; {origin}.{counting}"
 
 
 def _name_ranges(ranges: list[tuple[float, float]]) -> str:
@@ -375,23 +325,6 @@ def _name_ranges(ranges: list[tuple[float, float]]) -> str:
             merged.append((low, high))
     *others, last = (f"{low:.2f}x to {high:.2f}x" for low, high in merged)
     return f"{', '.join(others)} and {last} count." if others else f"{last} counts."
-
-
-def reported_beside(cause: str, reported: float, *others: float) -> str:
-    """Return a sentence about the gain that a report works out, where it is none of the others;
-    empty else.
-    """
-    if any(abs(reported - each) < REPORTED_ALIKE * each for each in others):
-        return ""
-    if cause == "straggler" and reported > max(others):
-        return (
-            f" The report's {reported:.2f}x would need what the late rank does for longer to go"
-            " altogether; the fix spreads the same work over the ranks."
-        )
-    why = ""
-    if cause == "launch-bound":
-        why = ": without the cause, pauses between queued kernels stay, and other gaps may close"
-    return f" The report's {reported:.2f}x is worked out from the capture alone{why}."
 
 
 def streak(past: Sequence[PastCase]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.catalog import content_root
+from bottleneck_lab.catalog import Lab, content_root
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import Case, PastCase
 from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, write_bytes
@@ -158,19 +158,24 @@ def draw(
     rng: random.Random,
     *,
     level: int | None = None,
+    lab: Lab | None = None,
     set_name: str = "",
     limit_s: float = 0.0,
 ) -> DrawnCase:
     """Draw a case that this learner has met least often, and copy it to `parent`/cases/<number>.
 
-    The first one is of the easiest level, unless another is asked for.
+    The first one is of the easiest level, unless another is asked for. With `lab`, it is one of
+    that lab's cases.
 
-    Raises UsageError if the level has no cases, or if every case of the set has been drawn.
+    Raises UsageError if lab or level has no cases, or if every case of the set has been drawn.
     """
     library = load_library()
-    cases = [case for case in library.cases if level in (None, case.level)]
+    if lab and not lab.spec.cases:
+        raise UsageError(f"{lab.slug} has no cases.", "`lab case` draws one of the whole library.")
+    of_lab = [case for case in library.cases if lab is None or case.name in lab.spec.cases]
+    cases = [case for case in of_lab if level in (None, case.level)]
     if not cases:
-        levels = sorted({case.level for case in library.cases})
+        levels = sorted({case.level for case in of_lab})
         raise UsageError(
             f"There are no cases of level {level}.",
             f"The levels are {', '.join(map(str, levels))}.",

@@ -17,12 +17,12 @@ from bottleneck_lab.workspace.captures import (
     lacks_parts,
     latest_capture,
 )
+from bottleneck_lab.workspace.cases import load_drawn, open_case
 from bottleneck_lab.workspace.commitments import Record, open_questions
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace
 from bottleneck_lab.workspace.looks import has_run, is_report_read, load_looks
 from bottleneck_lab.workspace.progress import Progress
-from bottleneck_lab.workspace.siblings import latest_name, load_siblings
 
 OPTIONAL = "You have passed this lab: whatever a report still lists is optional here."
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
@@ -394,19 +394,18 @@ def _what_is_left(workspace: Workspace) -> NextStep:
 def _after_pass(
     workspace: Workspace, record: Record, labs: dict[str, Lab], progress: Progress
 ) -> NextStep:
-    lab, cases = workspace.lab, load_siblings(workspace)
-    if any(case.named is not None for case in cases) or not lab.spec.siblings:
+    lab = workspace.lab
+    met = any(drawn.name in lab.spec.cases for drawn in load_drawn())
+    if open_case():
+        step = NextStep("lab case", "A case waits for your diagnosis.")
+    elif met or not lab.spec.cases:
         step = next_lab(labs, progress, done=lab.slug)
         step = NextStep(step.command, f"{OPTIONAL} {step.why}")
-    elif not cases:
-        step = NextStep(
-            "lab diagnose --sibling",
-            f"{OPTIONAL} In five minutes: can you tell another program's cause from its capture?",
-        )
-    elif is_report_read(workspace, latest_name(workspace)):
-        step = NextStep("lab diagnose --sibling", "The other program waits for your diagnosis.")
     else:
-        step = NextStep("lab report --sibling", "It shows the capture of the other program.")
+        step = NextStep(
+            f"lab case --lab {lab.slug}",
+            f"{OPTIONAL} In ten minutes: can you find what slows down another program?",
+        )
     if record.help.solution is None:
         step = NextStep(step.command, f"{step.why} {WRITE_UP}")
     return step

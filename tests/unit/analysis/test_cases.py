@@ -27,7 +27,7 @@ def test_the_first_finding_is_the_cause_and_its_gain_near_the_measured_one(name:
     case = find_case(name)
     folder = content_root() / "datasets" / "cases" / name
     first = summarise(merge_ranks([load(folder / trace) for trace in case.traces])).findings[0]
-    assert first.id == finding
+    assert (first.id, first.cause) == (finding, case.cause)
     assert first.expected_gain_ratio == pytest.approx(case.gain, rel=0.2)
 
 

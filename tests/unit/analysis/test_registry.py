@@ -9,6 +9,7 @@ import pytest
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, PATTERNS
 from bottleneck_lab.analysis.findings import FINDING_IDS, FINDINGS
+from bottleneck_lab.grading import causes
 from bottleneck_lab.grading.figures import FIGURES
 from bottleneck_lab.report.page.lanes import CATEGORIES
 
@@ -31,6 +32,10 @@ def test_the_docs_list_every_finding_as_its_row_says():
 def test_the_docs_list_every_cause_of_idle_time_as_its_row_says():
     rows = [f"| `{cause.id}` | {cause.recognised_by} | {cause.sure} |" for cause in IDLE_CAUSES]
     assert section_rows("Causes of idle time") == rows
+
+
+def test_findings_name_the_causes_that_cases_and_questions_name():
+    assert {kind.cause for kind in FINDINGS} <= {*causes.CAUSES}
 
 
 def test_ids_are_given_once():

@@ -417,9 +417,8 @@ def test_answers_that_a_criterion_names_are_marked_and_what_rests_on_them_is_not
     assert shown.endswith("Next: lab diagnose -a first=… -a third=… -a first_share=…")
 
 
-@pytest.mark.parametrize("final", ["--sibling", "--reveal"])
-def test_what_is_final_cannot_be_drafted(workspace, final):
-    words = ["diagnose", final, "--draft", "--yes", "-a", "cause=1", "-a", "gain=1"]
+def test_what_is_final_cannot_be_drafted(workspace):
+    words = ["diagnose", "--reveal", "--draft", "--yes", "-a", "cause=1", "-a", "gain=1"]
     refused = CliRunner().invoke(app, words)
     assert isinstance(refused.exception, UsageError)
     assert "nothing was done" in refused.exception.message

@@ -21,7 +21,6 @@ from bottleneck_lab.workspace import commitments, hints
 from bottleneck_lab.workspace.cases import DrawnCase
 from bottleneck_lab.workspace.commitments import commit, note_solution_taken
 from bottleneck_lab.workspace.hints import take_hint
-from bottleneck_lab.workspace.siblings import DrawnSibling
 from bottleneck_lab.workspace.start import start_workspace
 
 from ..report import made_up
@@ -94,21 +93,18 @@ def test_hints_are_listed_beside_the_diagnosis(tmp_path, monkeypatch):
     assert any(line.endswith("hint 1") for line in lines)
 
 
-def test_a_sibling_and_a_case_are_named_by_their_commands(tmp_path, monkeypatch):
+def test_a_case_drawn_in_the_workspace_is_listed(tmp_path, monkeypatch):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
     monkeypatch.chdir(workspace.root)
-    sibling = DrawnSibling("speech", 1, "2026-01-01T00:00:01Z", {}, True)
-    monkeypatch.setattr(history, "load_siblings", lambda _: [sibling])
     drawn = [
         DrawnCase("old-sermons", str(folder), "2026-01-01T00:00:02Z", 0.0)
         for folder in (workspace.root / "cases" / "old-sermons", tmp_path / "elsewhere")
     ]
     monkeypatch.setattr(history, "load_drawn", lambda: drawn)
-    lines = run().output.splitlines()[-2:]
-    assert lines[0].endswith("  lab diagnose --sibling, program 1: cause named")
-    assert "  lab case, " in lines[1]
-    assert lines[1].endswith(": not answered yet")
+    drawn = [line for line in run().output.splitlines() if "  lab case, " in line]
+    assert len(drawn) == 1
+    assert drawn[0].endswith(": not answered yet")
 
 
 def test_everything_stands_in_the_order_of_time(tmp_path, monkeypatch):

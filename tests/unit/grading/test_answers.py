@@ -7,11 +7,11 @@ from bottleneck_lab.grading.answers import (
     parse_answers,
     read_answer,
 )
-from bottleneck_lab.grading.siblings import QUESTIONS
+from bottleneck_lab.grading.cases import QUESTIONS
 
 
 def test_every_usual_cause_is_explained_where_it_is_offered():
-    cause, _gain = QUESTIONS
+    cause, *_ = QUESTIONS
     lines = describe_choices(cause)
     assert [line.split("  ")[1].partition(": ")[0] for line in lines] == cause.choices
     assert all(": " in line for line in lines)

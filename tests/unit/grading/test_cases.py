@@ -21,7 +21,6 @@ from bottleneck_lab.grading.cases import (
     weakness,
 )
 from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
-from bottleneck_lab.grading.siblings import QUESTIONS as SIBLING_QUESTIONS
 
 SWITCHES = [
     Switch("workers", "input-bound", "Load in workers.", 2.0, [30, 31]),
@@ -41,14 +40,12 @@ def test_right_answers_all_hold():
     assert right == {"cause": True, "evidence": True, "line": True, "gain": True}
 
 
-@pytest.mark.parametrize(
-    ("line", "beside"),
-    [(31, ""), (32, " 1 line off counts; up to 2 do."), (33, " 2 lines off counts; up to 2 do.")],
-)
-def test_a_line_that_is_near_counts_and_its_grade_says_so(line: int, beside: str):
+@pytest.mark.parametrize("line", [31, 32, 33])
+def test_a_line_that_is_near_counts(line: int):
     answers = {"cause": "input-bound", "evidence": 0.5, "line": line, "gain": 2.0}
     grade = grade_case(CASE, answers, SHOWN)[2]
-    assert grade.sentence == f"You named line {line}; the cause is about lines 30 and 31.{beside}"
+    assert grade.holds
+    assert grade.sentence == f"You named line {line}; the cause is about lines 30 and 31."
 
 
 def test_a_grade_tells_the_lines_that_the_fix_changes_from_the_others_that_count():
@@ -89,8 +86,8 @@ def test_a_word_in_place_of_a_number_is_no_numbered_choice():
 
 def test_questions_say_how_far_off_an_answer_may_be():
     measures = {question.id: question.measure for question in QUESTIONS}
-    assert "Up to 2 lines off counts" in measures["line"]
-    assert "counts within a factor of 1.2" in measures["gain"]
+    assert "Within 2 lines counts" in measures["line"]
+    assert "Within a factor of 1.2" in measures["gain"]
 
 
 def test_each_answer_is_graded_by_itself():
@@ -127,38 +124,30 @@ def test_what_the_questions_rule_gives_for_the_share_is_a_right_gain(share, gain
 @pytest.mark.parametrize(
     ("gain", "sentence"),
     [
-        (30.0, "with the fix it ran 31.00x as fast. 25.83x to 37.20x counts."),
-        (6.0, "with the cause gone altogether it ran 6.30x as fast (with the fix, 31.00x). 5.25x"),
-        (9.0, "Amdahl's law gives 8.33x for the share of 88.0% (with the fix, 31.00x). 6.94x to"),
+        (30.0, "with the fix it ran 31.00x as fast."),
+        (6.0, "with the cause gone altogether it ran 6.30x as fast."),
+        (9.0, "Amdahl's law gives 8.33x for the share of 88.0%."),
     ],
 )
-def test_a_grade_names_the_figure_that_it_goes_by_and_what_counts(gain: float, sentence: str):
+def test_a_grade_names_the_figure_that_it_goes_by(gain: float, sentence: str):
     case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [LAUNCHES], entire=6.3)
     answers = {"cause": "launch-bound", "evidence": 0.88, "line": 54, "gain": gain}
     figures = {"idle_launch_share": 0.88, "largest_gain_ratio": 6.1}
     result = grade_case(case, answers, figures)[-1]
     assert result.holds
-    assert result.sentence.startswith(f"You predicted {gain:.2f}x; {sentence}")
+    assert result.sentence == f"You predicted {gain:.2f}x; {sentence}"
 
 
-def test_a_gain_rests_on_the_cause():
-    answers = {"cause": "launch-bound", "evidence": 0.2, "line": 30, "gain": 2.0}
-    results = {each.id: each for each in grade_case(CASE, answers, SHOWN)}
-    assert results["gain"].holds is None
-    assert results["gain"].sentence == (
-        "You predicted 2.00x; with the fix it ran 2.00x as fast. Not judged: it rests on the wrong"
-        " cause."
-    )
+def test_evidence_and_gain_rest_on_the_cause():
+    for share in (0.2, 0.5):  # that of the cause named, and of the right one
+        answers = {"cause": "launch-bound", "evidence": share, "line": 30, "gain": 2.0}
+        results = {each.id: each for each in grade_case(CASE, answers, SHOWN)}
+        for name in ("evidence", "gain"):
+            assert results[name].holds is None
+            assert results[name].sentence == "Not judged: the cause is wrong."
 
 
-def test_the_right_causes_evidence_is_not_judged_where_another_was_named():
-    answers = {"cause": "launch-bound", "evidence": 0.5, "line": 30, "gain": 2.0}
-    evidence = grade_case(CASE, answers, SHOWN)[1]
-    assert evidence.holds is None
-    assert evidence.sentence.endswith("Not judged: it rests on the wrong cause.")
-
-
-def test_a_wrong_gain_comes_with_every_range_that_counts_and_a_right_one_with_its_own():
+def test_a_wrong_gain_comes_with_every_range_that_counts():
     fix = replaced(gain=15.09)
     case = Case("c", "C", 1, "", "", "launch-bound", 10.0, {}, [fix], entire=4.3)
     answers = {"cause": "launch-bound", "evidence": 0.81, "line": 54}
@@ -166,14 +155,14 @@ def test_a_wrong_gain_comes_with_every_range_that_counts_and_a_right_one_with_it
     wrong, right = (grade_case(case, {**answers, "gain": each}, figures)[-1] for each in (3, 4))
     assert (wrong.holds, right.holds) == (False, True)
     assert wrong.sentence.endswith(". 3.58x to 6.23x and 12.58x to 18.11x count.")
-    assert right.sentence.endswith(". 3.58x to 5.16x counts.")
+    assert "counts" not in right.sentence
 
 
 def test_a_wrong_cause_comes_with_what_speaks_against_it():
     answers = {"cause": "launch-bound", "evidence": 0.2, "line": 30, "gain": 2.0}
     assert grade_case(CASE, answers, SHOWN)[0].sentence == (
-        "You named launch-bound; it is input-bound. The share that shows it is 50.0%; that of"
-        " launch-bound is 20.0%."
+        "You named launch-bound; it is input-bound. The capture shows 50.0% of it, and"
+        " 20.0% of launch-bound."
     )
     figures = {"exposed_communication_share": 0.18}
     case = msgspec.structs.replace(CASE, cause="straggler")
@@ -191,11 +180,6 @@ def test_no_share_of_a_busy_device_is_what_a_fix_gains():
 
 def replaced(**fields: float) -> Switch:
     return msgspec.structs.replace(LAUNCHES, **fields)
-
-
-def test_evidence_is_that_of_the_cause_named():
-    read = graded(CASE, cause="launch-bound", evidence=0.2, line=30, gain=2.0)
-    assert (read["cause"], read["evidence"]) == (False, True)
 
 
 def test_a_healthy_program_has_no_line_and_no_gain():
@@ -222,18 +206,11 @@ def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
     assert "its peak of memory was 2.00x as high as without it" in results["gain"].sentence
 
 
-@pytest.mark.parametrize(
-    ("cause", "shown", "right", "wrong"),
-    [
-        ("input-bound", 0.5, 0.525, 0.53),
-        ("communication-bound", 0.18, 0.19, 0.195),
-        ("launch-bound", 0.2, 0.24, 0.245),
-        ("launch-bound", 0.9, 0.945, 0.95),
-    ],
-)
-def test_evidence_is_as_near_as_the_report_can_be_read(cause, shown, right, wrong):
+@pytest.mark.parametrize("cause", ["input-bound", "launch-bound"])
+@pytest.mark.parametrize("shown", [0.2, 0.9])
+def test_evidence_counts_within_four_points(cause, shown):
     figures = {FIGURES[cause][0]: shown}
-    for share, holds in ((right, True), (2 * shown - right, True), (wrong, False)):
+    for share, holds in ((shown + 0.04, True), (shown - 0.04, True), (shown + 0.041, False)):
         answers = {"cause": cause, "evidence": share, "line": 1, "gain": 1}
         case = msgspec.structs.replace(CASE, cause=cause)
         results = {each.id: each.holds for each in grade_case(case, answers, figures)}
@@ -274,14 +251,15 @@ def test_gains_predicted_too_high_are_a_habit():
 def test_a_grade_says_how_its_figure_is_made_up_and_what_would_have_counted():
     """The share of one cause may be two of the report's parts, and less than all idle time."""
     figures = {"idle_python_share": 0.4, "idle_files_share": 0.132, "idle_launch_share": 0.011}
-    answers = {"cause": "host-bound", "evidence": 0.523, "line": 30, "gain": 2.1}
+    answers = {"cause": "host-bound", "evidence": 0.483, "line": 30, "gain": 3}
     case = msgspec.structs.replace(CASE, cause="host-bound")
     sentences = {each.id: each.sentence for each in grade_case(case, answers, figures)}
     assert "shows 53.2% (idle: Python 40.0% + idle: files 13.2%)" in sentences["evidence"]
-    assert sentences["evidence"].endswith("Within 4.0 points counts.")
-    assert sentences["gain"].endswith("1.78x to 2.56x counts.")
+    assert sentences["evidence"].endswith(" Within 4 points counts.")
+    assert sentences["gain"].endswith("1.67x to 2.56x counts.")
+    case = msgspec.structs.replace(CASE, cause="launch-bound")
     alone = grade_case(case, {**answers, "cause": "launch-bound"}, figures)[1].sentence
-    assert "the capture shows 1.1%. Within" in alone
+    assert "the capture shows 1.1%." in alone
 
 
 def test_the_question_that_is_mostly_wrong_is_named_once_there_are_enough_cases():
@@ -302,6 +280,6 @@ def test_the_question_that_is_mostly_wrong_is_named_once_there_are_enough_cases(
 
 def test_a_question_about_memory_names_the_cause_that_it_is_for():
     """The choices have two causes of memory: one of traffic, one of size."""
-    for question in (*QUESTIONS, *SIBLING_QUESTIONS):
+    for question in QUESTIONS:
         if "peak" in question.ask and question.type == "ratio":
             assert f"If the cause is {MEMORY_GROWTH}:" in question.ask

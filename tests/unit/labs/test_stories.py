@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.analysis.summary import Summary, summarise
-from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.trace import load, merge_ranks
-from bottleneck_lab.workspace import siblings
 from bottleneck_lab.workspace.cases import PROGRAM, load_library, traces_of
 
 COUNTS = re.compile(
@@ -34,68 +32,9 @@ def costs(s: Summary) -> list[int]:
     return [step.cost_ns for step in s.steps][1:]
 
 
-def late_loads(s: Summary) -> list[int]:
-    """The steps that waited long for their batch."""
-    return [n for n, step in enumerate(s.steps) if step.range_ns["load_batch"] > 10_000_000]
-
-
 def steps_until_full(s: Summary, card: float = CARD) -> float:
     memory = s.memory[0]
     return (card - memory.peak_bytes) / memory.growth_bytes_per_step + len(s.steps)
-
-
-OF_LABS: dict[str, Callable[[Summary], bool]] = {
-    "busy-ensemble/speech": lambda s: s.devices[0].idle_ns > 0.1 * s.devices[0].wall_ns,
-    "busy-ensemble/video": lambda s: max(costs(s)) > 1.5 * min(costs(s)),
-    "ddp-scaling/late-sum": lambda s: 1.25 < s.devices[0].wall_ns / s.devices[0].compute_ns < 1.55,
-    "ddp-scaling/odd-one": lambda s: 0.55 < min(d.compute_ns / d.wall_ns for d in s.devices) < 0.65,
-    "ddp-scaling/hungry": lambda s: len(s.devices) == 4,
-    "ddp-scaling/chatty": lambda s: len(s.devices) == 4 and first_busy(s) < 0.5,
-    "forecaster-out-of-memory/weather": lambda s: 2000 < steps_until_full(s, 80e9) < 6000,
-    "forecaster-out-of-memory/quotes": lambda s: 2000 < steps_until_full(s, 80e9) < 6000,
-    "forecaster-out-of-memory/ledger": lambda s: s.devices[0].exposed_copy_ns > 0,
-    "fused-attention/chain": lambda s: first_busy(s) > 0.99,
-    "fused-attention/wide": lambda s: first_busy(s) > 0.99,
-    "idle-gpu/speech": lambda s: abs(first_busy(s) - 0.78) < 0.04,
-    "idle-gpu/recommender": lambda s: first_busy(s) > 0.99,
-    "idle-gpu/video": lambda s: late_loads(s) == [2, 5],
-    "past-the-plateau/scans": lambda s: first_busy(s) > 0.9,
-    "resnet-latency/scans": lambda s: first_busy(s) > 0.95,
-    "roofline/moments": lambda s: first_busy(s) > 0.99,
-    "roofline/planes": lambda s: first_busy(s) > 0.99,
-    "stuttering-tagger/speech": lambda s: (
-        max(costs(s)) < 1.05 * min(costs(s)) and first_busy(s) < 0.9
-    ),
-    "stuttering-tagger/recommender": lambda s: (
-        1.8 < len(s.steps) * s.devices[0].exposed_copy_ns / s.devices[0].copy_ns < 2.2
-    ),
-}
-COUNTERFACTUAL = (
-    *("idle-gpu/tagger", "past-the-plateau/detector", "resnet-latency/embedder"),
-    *("roofline/beads", "resnet-latency/gallery", "resnet-latency/detector"),
-    *("past-the-plateau/gallery", "resnet-top-ops/plain"),
-)
-"""Stories about other hardware, or about one request or service: no capture shows a number."""
-GENERATED = {
-    f"{lab.slug}/{spec.program}": (lab, spec)
-    for lab in load_labs().values()
-    for spec in lab.spec.siblings
-    if not spec.case
-}
-
-
-@pytest.mark.parametrize("seed", [1, 5, 9])
-@pytest.mark.parametrize("name", OF_LABS)
-def test_a_labs_case_is_as_its_story_says(name, seed, tmp_path):
-    lab, spec = GENERATED[name]
-    traces = siblings.generate(lab, spec, seed, tmp_path)
-    summary = summarise(merge_ranks([load(path) for path in traces]))
-    assert OF_LABS[name](summary), spec.story
-
-
-def test_every_story_of_a_lab_that_counts_is_held_to_it():
-    counting = {name for name, (_, spec) in GENERATED.items() if COUNTS.search(spec.story)}
-    assert counting <= {*OF_LABS, *COUNTERFACTUAL}
 
 
 def step_ms(s: Summary) -> float:

@@ -16,8 +16,6 @@ from bottleneck_lab.cohort.view.cases import AnsweredCase
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices
 from bottleneck_lab.grading.cases import (
-    EVIDENCE_NEAR,
-    EVIDENCE_RULES,
     QUESTIONS,
     Case,
     habits,
@@ -63,8 +61,6 @@ def one_case(request: Request, session: AsLearner, name: str) -> Response:
         case=case,
         program=cases.case_files(case)[PROGRAM].decode().splitlines(),
         questions=QUESTIONS,
-        evidence_rules=EVIDENCE_RULES,
-        evidence_near=EVIDENCE_NEAR,
         choices=describe_choices,
         answered=_answered(request, session).get(name),
         fixed=cases.fixed_lines(case),

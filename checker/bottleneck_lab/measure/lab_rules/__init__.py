@@ -25,7 +25,7 @@ def check_files(lab: Lab) -> list[str]:
         declarations.hints,
         declarations.taught,
         declarations.questions,
-        declarations.siblings,
+        declarations.cases,
         declarations.translations,
         spoilers.spoilers,
         _stray,

@@ -12,7 +12,6 @@ from bottleneck_lab.catalog import HintSpec, Lab, QuestionSpec, TextSpec
 from bottleneck_lab.declared import Keys, load_declared, position, unknown
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.answers import form_problem
-from bottleneck_lab.grading.causes import CAUSES
 from bottleneck_lab.grading.figures import FIGURES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.workspace.cases import load_library
@@ -139,23 +138,15 @@ def asked_by_kind(lab: Lab) -> frozenset[str]:
         return frozenset()
 
 
-def siblings(lab: Lab) -> Iterator[str]:
-    """Check that cases are in the library, causes of the common list, and gains figures that a
-    capture has.
-    """
-    for number, sibling in enumerate(lab.spec.siblings):
-        if sibling.case:
-            known = [case.name for case in load_library().cases]
-            if sibling.case not in known:
-                problem = unknown(f"there is no case `{sibling.case}`", sibling.case, known)
-                yield f"{at(lab, 'siblings', number, 'case')}: {problem}"
-            continue
-        if sibling.cause not in CAUSES:
-            problem = unknown(f"`{sibling.cause}` is no cause", sibling.cause, CAUSES)
-            yield f"{at(lab, 'siblings', number, 'cause')}: {problem}"
-        if sibling.gain_from not in FIGURES:
-            problem = unknown(f"no capture shows `{sibling.gain_from}`", sibling.gain_from, FIGURES)
-            yield f"{at(lab, 'siblings', number, 'gain_from')}: {problem}"
+def cases(lab: Lab) -> Iterator[str]:
+    """Yield cases that the library does not have."""
+    if not lab.spec.cases:
+        return
+    known = [case.name for case in load_library().cases]
+    for number, name in enumerate(lab.spec.cases):
+        if name not in known:
+            problem = unknown(f"there is no case `{name}`", name, known)
+            yield f"{at(lab, 'cases', number)}: {problem}"
 
 
 def questions(lab: Lab) -> Iterator[str]:

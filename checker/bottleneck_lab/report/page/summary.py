@@ -230,7 +230,7 @@ def _finding(summary: Summary, finding: Finding) -> Markup:
         facts["In doubt"] = f"{finding.doubt}."
     if finding.advice:
         facts["What to try"] = finding.advice
-    facts["Kind"] = finding.cause
+    facts["Cause"] = finding.cause
     cost = tag("small", "memory, not time")
     if finding.share_of_wall > 0:
         cost = tag("small", f"{words.format_share(finding.share_of_wall)} of the time")
