@@ -168,7 +168,7 @@ def answers(lab: Lab, level: float, _scratch: Path) -> Made:
     }
     wrong = [
         ('first = "aten::mkldnn_convolution"', 'first = "aten::addmm"'),
-        ("first_share = 0.485", "first_share = 0.30"),
+        ("share = 0.485", "share = 0.30"),
         ('bounds = "compute-bound', 'bounds = "memory-bound'),
         ('compute-bound, memory-bound"', 'compute-bound, compute-bound"'),
         ("ceiling = 1.94", "ceiling = 2.6"),

@@ -247,7 +247,8 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
     """Return the answers in diagnosis.toml that the last check found wrong, with its sentences.
 
     What was wrong only because it rests on a choice that has changed since is not among them, nor
-    what quotes an answer to another question that has, or that is wrong itself.
+    what quotes an answer to another question that has, or that is wrong itself, nor what names
+    another question that has been answered anew.
     """
     attempts = load_attempts(workspace)
     if not attempts:
@@ -265,6 +266,7 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
         for id_, answer in checked.items()
         if isinstance(answer, str) and answer and (now.get(id_) != answer or id_ in wrong)
     }
+    changed = [id_ for id_, answer in checked.items() if now.get(id_) != answer]
     rests_on = {question.id: question.follows for question in workspace.lab.spec.questions}
     results = {each.id: each for each in attempts[-1].verdict.criteria}
 
@@ -285,6 +287,7 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
             for other, answer in unsettled.items()
             if other != id_
         )
+        and not any(f"`{other}`" in sentence for other in changed if other != id_)
         and is_given(now.get(id_))
         and now.get(id_) == checked.get(id_)
     }
@@ -296,7 +299,12 @@ def _faults(workspace: Workspace, result: CriterionResult) -> list[tuple[str, st
     """
     ids = [question.id for question in workspace.lab.spec.questions]
     if result.id in ids:
-        return [(result.id, result.sentence.removeprefix(f"{result.id}: "))]
+        fault = result.sentence.removeprefix(f"{result.id}: ")
+        device = workspace.lab.spec.devices.get(workspace.info.device)
+        for spec in device.criteria if device else []:
+            if spec.id == result.id:
+                fault = fault.removeprefix(f"Not met: {describe_criterion(spec)}. ")
+        return [(result.id, fault)]
     parts = re.split(rf"(?<=[.] )`({'|'.join(ids)})`", result.sentence)
     return [
         (id_, f"`{id_}`{text}".strip()) for id_, text in zip(parts[1::2], parts[2::2], strict=True)

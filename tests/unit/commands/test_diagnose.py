@@ -22,6 +22,7 @@ from bottleneck_lab.course.captures import compared_with
 from bottleneck_lab.course.checking import with_comparison
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.workspace.attempts import record, submission
 from bottleneck_lab.workspace.commitments import (
@@ -400,21 +401,25 @@ def test_what_a_check_said_of_an_answer_that_is_corrected_is_not_repeated(record
 
 
 def test_answers_that_a_criterion_names_are_marked_and_what_rests_on_them_is_not(recording):
-    answers = {"first": "aten::conv2d", "first_share": 0.6, "third": "aten::norm", "ceiling": 2.5}
-    save_answers(recording, answers | {"bounds": "compute-bound, memory-bound, memory-bound"})
-    save_answers(recording, {"second": "aten::x", "second_share": 0.2, "third_share": 0.1})
+    answers = {"first": "aten::conv2d", "second": "aten::x", "third": "aten::norm", "share": 0.6}
+    bounds = "compute-bound, memory-bound, memory-bound"
+    save_answers(recording, answers | {"bounds": bounds, "ceiling": 2.5})
     diagnose()
+    spec = next(one for one in recording.lab.spec.devices["cpu"].criteria if one.id == "share")
     leave_check(
         recording,
         **{"top-operators": "Not met. `first` is not aten::conv2d. `third` is not aten::norm."},
         bounds="aten::conv2d does no work that can be counted.",
-        ceiling="Not what Amdahl's law gives for the share of aten::conv2d.",
-        shares="Not met: their shares. `first_share` is off. That is its total time.",
+        ceiling="Not what Amdahl's law gives for your `share`.",
+        share=f"Not met: {describe_criterion(spec)}. That is its total time.",
     )
     shown = " ".join(diagnose().output.split())
     assert "✗ Check 1: `first` is not aten::conv2d." in shown
-    assert "✗ Check 1: `first_share` is off. That is its total time." in shown
-    assert shown.endswith("Next: lab diagnose -a first=… -a third=… -a first_share=…")
+    assert "✗ Check 1: That is its total time." in shown
+    assert "Check 1: Not what Amdahl's law gives" in shown
+    assert shown.endswith("Next: lab diagnose -a first=… -a third=… -a ceiling=… -a share=…")
+    save_answers(recording, {"share": 0.5})
+    assert "Amdahl" not in diagnose().output, "it was about another share"
 
 
 def test_what_is_final_cannot_be_drafted(workspace):

@@ -58,7 +58,7 @@ from bottleneck_lab.measure.kinds.operator_profile.judging import (
     wrong_bounds,
     wrong_ceiling,
     wrong_operators,
-    wrong_shares,
+    wrong_share,
 )
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.verifier import check_lab
@@ -78,9 +78,10 @@ LAYER_CALLS = [OperatorCall(OUTER, ((4, 3, 8, 8), (8, 3, 3, 3)), ())] * 2 + [
     OperatorCall("aten::linear", ((4, 8), (10, 8)), ())
 ]
 RIGHT = {
-    "first": CONV, "first_share": 0.60,
-    "second": NORM, "second_share": 0.20,
-    "third": "pool", "third_share": 0.12,
+    "first": CONV,
+    "second": NORM,
+    "third": "pool",
+    "share": 0.60,
     "bounds": "compute-bound, memory-bound, memory-bound",
     "ceiling": 2.5,
 }  # fmt: skip
@@ -130,8 +131,10 @@ def truth():
 
 
 def problems(answers, truth):
-    judges = (wrong_operators, wrong_shares, wrong_bounds, wrong_ceiling)
-    return {judge.__name__: wrong for judge in judges if (wrong := judge(answers, truth))}
+    judges = (wrong_operators, wrong_share, wrong_bounds)
+    wrong = {judge.__name__: judge(answers, truth) for judge in judges}
+    wrong |= {wrong_ceiling.__name__: wrong_ceiling(answers)}
+    return {name: fault for name, fault in wrong.items() if fault}
 
 
 def test_right_answers_pass(truth):
@@ -140,13 +143,13 @@ def test_right_answers_pass(truth):
 
 def test_what_a_fresh_process_shows_is_right_too(truth):
     fresh = {CONV: 0.55, NORM: 0.19, ADD: 0.14, POOL: 0.11}
-    answers = RIGHT | {"first_share": 0.54, "third": ADD, "third_share": 0.15, "ceiling": 2.2}
-    wrong = {"wrong_operators", "wrong_shares", "wrong_ceiling"}
-    assert problems(answers, truth).keys() == wrong
+    answers = RIGHT | {"share": 0.54, "third": ADD, "ceiling": 2.2}
+    assert problems(answers, truth).keys() == {"wrong_operators", "wrong_share"}
     truth = replace(truth, shares=with_fresh(truth.shares, made_up(fresh), PASSES))
     assert problems(answers, truth) == problems(RIGHT, truth) == {}
-    assert problems(answers | {"third_share": 0.2}, truth).keys() == {"wrong_shares"}
-    swapped = {"first": NORM, "first_share": 0.20, "second": CONV, "second_share": 0.60}
+    lower = answers | {"share": 0.48, "ceiling": 1.92}
+    assert problems(lower, truth).keys() == {"wrong_share"}
+    swapped = {"first": NORM, "second": CONV}
     assert "wrong_operators" in problems(answers | swapped, truth)
 
 
@@ -218,12 +221,11 @@ def test_nothing_answered_fails_everywhere(truth):
     ("change", "judge", "says"),
     [
         (
-            {"second": POOL, "third": NORM, "second_share": 0.12, "third_share": 0.20},
+            {"second": POOL, "third": NORM},
             "wrong_operators",
             "self time",
         ),
-        ({"first_share": 0.70}, "wrong_shares", "`first_share` is off"),
-        ({"third_share": 0.165}, "wrong_shares", "three tenths of itself"),  # 4.5 points of 12
+        ({"share": 0.66, "ceiling": 2.9}, "wrong_share", f"not that of {CONV}"),
         ({"bounds": "memory-bound, memory-bound, memory-bound"}, "wrong_bounds", "does not fit"),
         ({"bounds": "compute-bound, compute-bound, memory-bound"}, "wrong_bounds", "does not fit"),
         ({"bounds": "compute-bound, slow, memory-bound"}, "wrong_bounds", "one answer for each"),
@@ -255,42 +257,45 @@ def test_a_wrong_order_is_told_by_its_kind(truth, names, says):
 def test_an_operator_that_computes_nothing_itself_is_a_wrong_answer_on_a_busy_machine_too(truth):
     answers = {"first": CONV, "second": POOL, "third": NORM}
     assert isinstance(wrong_operators(answers, truth), TimingComplaint)
-    assert "takes 1.7 times as long." in wrong_operators(answers, truth)
+    assert "another has 1.7 times its self time." in wrong_operators(answers, truth)
     too_far = {"first": NORM, "second": CONV, "third": POOL}
     assert not isinstance(wrong_operators(too_far, truth), TimingComplaint)
     del truth.intensity[POOL]
     assert not isinstance(wrong_operators(answers, truth), TimingComplaint)
 
 
-def test_all_wrong_operators_and_shares_are_named_at_once(truth):
+def test_all_wrong_operators_are_named_at_once(truth):
     wrong = RIGHT | {"first": OUTER, "third": "aten::empty"}
     named = wrong_operators(wrong, truth)
     assert f"`first` is not {OUTER}: " in named
     assert "`third` is not aten::empty: " in named
     assert "`second`" not in named
-    off = wrong_shares(RIGHT | {"first_share": 0.75, "third_share": 0.5}, truth)
-    assert [rank for rank in PLACES if f"`{rank}_share` is off" in off] == ["first", "third"]
-    one_certain = RIGHT | {"first_share": 0.75, "third_share": 0.5}
-    assert not isinstance(wrong_shares(one_certain, truth), TimingComplaint)
-    assert isinstance(wrong_shares(RIGHT | {"first_share": 0.75}, truth), TimingComplaint)
+    total = wrong_operators(RIGHT | {"first": OUTER}, truth)
+    assert "the order by total time" in total, "only the wrong names are to be explained"
+
+
+def test_a_share_that_is_far_off_is_wrong_on_a_busy_machine_too(truth):
+    assert isinstance(wrong_share(RIGHT | {"share": 0.75}, truth), TimingComplaint)
+    assert not isinstance(wrong_share(RIGHT | {"share": 0.85}, truth), TimingComplaint)
 
 
 def test_no_other_program_explains_a_total_time(truth):
-    rows = dict(truth.capture.operators) | {POOL: row(POOL, 0.12, 2, total=0.25)}
+    rows = dict(truth.capture.operators) | {CONV: row(CONV, 0.60, 2, total=0.70)}
     nested = replace(truth, capture=replace(truth.capture, operators=rows))
-    off = wrong_shares(RIGHT | {"third_share": 0.25}, nested)
+    off = wrong_share(RIGHT | {"share": 0.70}, nested)
     assert "That is its total time" in off
     assert not isinstance(off, TimingComplaint)
-    leaf = wrong_shares(RIGHT | {"third_share": 0.165}, truth)
+    leaf = wrong_share(RIGHT | {"share": 0.70}, truth)
     assert "That is" not in leaf, "its total is its self time, which is right"
     assert isinstance(leaf, TimingComplaint)
 
 
-def test_a_ceiling_that_follows_from_a_certainly_wrong_share_is_wrong_too(truth):
-    answers = RIGHT | {"first": OUTER, "first_share": 0.70, "ceiling": 3.33}
-    assert not isinstance(wrong_ceiling(answers, truth), TimingComplaint)
-    disturbed = RIGHT | {"first_share": 0.75, "ceiling": 4.0}
-    assert isinstance(wrong_ceiling(disturbed, truth), TimingComplaint)
+def test_a_ceiling_is_right_if_it_follows_from_the_learner_s_own_share(truth):
+    wrong = RIGHT | {"share": 0.75, "ceiling": 4.0}
+    assert problems(wrong, truth).keys() == {"wrong_share"}
+    unlike = problems(RIGHT | {"share": 0.56, "ceiling": 2.6}, truth)
+    assert unlike.keys() == {"wrong_ceiling"}
+    assert not isinstance(unlike["wrong_ceiling"], TimingComplaint), "nothing in it is measured"
 
 
 def test_cpu_time_on_a_gpu_is_told(truth):
@@ -305,15 +310,14 @@ def test_cpu_time_on_a_gpu_is_told(truth):
     [(0.35, "summed total times"), (0.30, "cold passes"), (0.45, "")],
 )
 def test_a_wrong_share_is_told_by_its_kind(truth, share, says):
-    assert says in wrong_shares(RIGHT | {"first_share": share}, truth)
+    assert says in wrong_share(RIGHT | {"share": share}, truth)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"first": NORM, "second": CONV},
-        {"first_share": 0.9},
-        {"second_share": 0.9},
+        {"share": 0.9},
         {"bounds": "memory-bound, memory-bound, memory-bound"},
         {"ceiling": 9.0},
     ],
@@ -348,7 +352,7 @@ def test_a_first_pass_that_was_not_warmed_up_is_told(truth):
 
 def test_near_ties_may_stand_in_either_order(truth):
     tied = dict(truth.shares) | {POOL: Share(POOL, 0.19, 0.004)}
-    swapped = RIGHT | {"second": POOL, "third": NORM, "second_share": 0.19, "third_share": 0.2}
+    swapped = RIGHT | {"second": POOL, "third": NORM}
     assert problems(swapped, replace(truth, shares=tied)) == {}
 
 
@@ -641,9 +645,10 @@ VALUES = {
     "aten::max_pool2d_with_indices": ["", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"],
 }
 ANSWERS = {
-    "first": "aten::mkldnn_convolution", "first_share": 0.767,
-    "second": "aten::native_batch_norm", "second_share": 0.11,
-    "third": "aten::max_pool2d_with_indices", "third_share": 0.088,
+    "first": "aten::mkldnn_convolution",
+    "second": "aten::native_batch_norm",
+    "third": "aten::max_pool2d_with_indices",
+    "share": 0.767,
     "bounds": "compute-bound, memory-bound, memory-bound",
     "ceiling": 4.3,
 }  # fmt: skip
@@ -773,9 +778,7 @@ def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(
     assert failed(proving.check(lab, lab.solution, device)) == ["genuine-capture"]
 
 
-@pytest.mark.parametrize(
-    ("answers", "checks"), [(ANSWERS, 1), (ANSWERS | {"second_share": 0.5}, 2)]
-)
+@pytest.mark.parametrize(("answers", "checks"), [(ANSWERS, 1), (ANSWERS | {"share": 0.5}, 2)])
 def test_a_mutant_that_fails_for_its_own_criterion_alone_is_checked_once(
     checked, tmp_path, monkeypatch, answers, checks
 ):
@@ -809,20 +812,17 @@ def failed(verdict):
 EXACT = [
     {"first": ""},
     {"first": "aten::nonsense"},
-    {"second_share": "much"},
+    {"share": "much"},
     {"bounds": "foo"},
     {"ceiling": "high"},
     {"first": ANSWERS["second"], "second": ANSWERS["first"]},
-    {"first_share": 0.5},
+    {"share": 0.5},
     {"bounds": "memory-bound, memory-bound, memory-bound"},
     {"ceiling": 1.3},
 ]
-LATE = {"second": ANSWERS["third"], "second_share": 0.088, "third": "aten::addmm"}
-BY_TIME = [
-    LATE | {"third_share": 0.033},
-    {"second_share": 0.20},
-    {"first_share": 0.62, "ceiling": 2.63},
-]
+LATE = {"second": ANSWERS["third"], "third": "aten::addmm"}
+OFF = {"share": 0.62, "ceiling": 2.63}
+BY_TIME = [LATE, OFF]
 
 
 @pytest.mark.parametrize(
@@ -863,32 +863,50 @@ def test_beside_other_programs_a_bound_is_spared_only_if_a_measured_balance_expl
 PROBED = [ANSWERS[rank] for rank in PLACES]
 
 
-def test_a_balance_that_was_saved_and_differs_is_named(checked, monkeypatch):
-    """The check's own is 160 GFLOP/s over 25 GB/s: 6.4."""
+def test_a_saved_balance_is_named_where_the_answers_would_be_right_by_it(checked, monkeypatch):
+    """The check's own is 160 GFLOP/s over 25 GB/s: 6.4; the convolution does 12 FLOP a byte."""
+    monkeypatch.setattr(
+        check, "intensities", lambda *_: dict.fromkeys(PROBED, 0.25) | {PROBED[0]: 16.0}
+    )
     machine = Machine("CPU", {"fp32": 96e9}, 5e9, threads=1)
     monkeypatch.setattr(check, "stored_ceilings", lambda *_: machine)
-    notes = " ".join(checked(ANSWERS).notes)
-    assert "a balance of 6.4 FLOP/byte, and `lab doctor --measure` saved 19 here" in notes
-    near = Machine("CPU", {"fp32": 35e9}, 5e9, threads=1)
-    monkeypatch.setattr(check, "stored_ceilings", lambda *_: near)
+    by_saved = ANSWERS | {"bounds": "memory-bound, memory-bound, memory-bound"}
+    notes = " ".join(checked(by_saved).notes)
+    assert "`lab doctor --measure` saved here, 19 FLOP/byte. The check measured 6.4" in notes
     assert "lab doctor --measure" not in " ".join(checked(ANSWERS).notes)
 
 
-def test_answers_beyond_the_lab_s_tolerance_are_said_to_count_for_the_range_measured(truth):
-    near = described_answers(RIGHT, truth)
-    assert (
-        near["shares"] == f"60.0%, 20.0%, 12.0%; measured {CONV} 60.0%, {NORM} 20.0%, {POOL} 12.0%,"
-        " known to 0.5 points"
-    )
-    assert near["ceiling"] == "2.50x; measured 2.50x"
+def test_a_pass_has_one_figure_an_answer(truth):
+    said = described_answers(RIGHT, truth)
+    assert said == {
+        "top-operators": "",
+        "share": "60.0%; 54.5% to 65.5% is right",
+        "bounds": "60, 0.25, 0.3 FLOP/byte",
+        "ceiling": "2.50x, which follows from your share",
+    }
     wide = dict(truth.shares) | {CONV: Share(CONV, 0.60, 0.04, fresh=0.55)}
-    answers = RIGHT | {"first_share": 0.52, "ceiling": 2.08}
+    answers = RIGHT | {"share": 0.48, "ceiling": 1.92}
     assert problems(answers, replace(truth, shares=wide)) == {}
     far = described_answers(answers, replace(truth, shares=wide))
-    assert far["shares"].endswith("known to 4.0 points; accepted: 46.0% to 69.0% for the first")
-    assert far["ceiling"].endswith(
-        "measured 2.50x; it follows from your own share of the first, which is right"
-    )
+    assert far["share"] == "48.0%; 46.0% to 69.0% is right"
+
+
+def test_on_a_machine_too_busy_to_know_the_shares_what_is_certainly_wrong_fails(
+    checked, monkeypatch
+):
+    monkeypatch.setattr(check, "uncertainty", lambda _: 0.1)
+    monkeypatch.setattr(check.time, "monotonic", itertools.count(step=30.0).__next__)
+    right = checked(ANSWERS)
+    assert right.outcome == "INCONCLUSIVE"
+    assert "still uncertain by 10 points" in right.summary
+    assert checked(ANSWERS | OFF).outcome == "INCONCLUSIVE"
+    wrong = checked(ANSWERS | {"first": "aten::conv2d", "share": 0.2})
+    assert (wrong.outcome, wrong.reason) == ("FAIL", "wrong diagnosis")
+    assert failed(wrong) == ["top-operators", "bounds", "ceiling"]
+    held = {each.id: each.holds for each in wrong.criteria}
+    assert held["genuine-capture"] is None
+    assert held["share"] is None
+    assert "too busy" in wrong.notes[0]
 
 
 def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, monkeypatch):
@@ -928,12 +946,12 @@ def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_n
 
 def test_beside_other_programs_a_miss_is_not_held_against_an_answer(checked, monkeypatch):
     monkeypatch.setattr(check.LoadMeter, "cores", lambda _: 0.9)
-    verdict = checked(ANSWERS | {"second_share": 0.20})
+    verdict = checked(ANSWERS | OFF)
     assert verdict.outcome == "INCONCLUSIVE"
     assert "cores busy" in verdict.summary
     passed = checked(ANSWERS)
     assert passed.outcome == "PASS"
-    assert "for what holds as much" in passed.notes[0]
+    assert "its figures are less certain" in passed.notes[0]
     assert checked({}).outcome == "FAIL"
 
 
@@ -973,10 +991,9 @@ def test_right_answers_and_a_genuine_capture_pass(checked):
     verdict = checked(ANSWERS)
     assert verdict.outcome == "PASS", (verdict.summary, verdict.measurement)
     figures = {each.id: each.counted for each in verdict.criteria}
-    assert figures["top-operators"].startswith("measured aten::")
-    assert all("; measured " in figures[id_] for id_ in ("shares", "ceiling"))
-    assert "where the balance is" in figures["bounds"]
-    partly = checked(ANSWERS | {"second_share": 0.20})
+    assert figures["share"].startswith("76.7%; ")
+    assert figures["bounds"].endswith(" FLOP/byte")
+    partly = checked(ANSWERS | OFF)
     assert not any(each.counted for each in partly.criteria), "they would answer the questions"
 
 
@@ -987,12 +1004,10 @@ def test_right_answers_and_a_genuine_capture_pass(checked):
             "top-operators",
             {
                 "second": ANSWERS["third"],
-                "second_share": 0.088,
                 "third": "aten::addmm",
-                "third_share": 0.033,
             },
         ),
-        ("shares", {"second_share": 0.20}),
+        ("share", OFF),
         ("bounds", {"bounds": "memory-bound, memory-bound, memory-bound"}),
         ("ceiling", {"ceiling": 1.3}),
     ],
@@ -1035,11 +1050,6 @@ def test_times_on_the_host_are_told_apart_from_the_gpus(checked):
         for r in checked(ANSWERS | dict(zip(PLACES, names, strict=True)), "cuda").criteria
     }
     assert "by CPU time" in sentences["top-operators"]
-    by_host = ANSWERS | {"third_share": 0.34}
-    assert (
-        "share of the CPU's time"
-        in {r.id: r.sentence for r in checked(by_host, "cuda").criteria}["shares"]
-    )
 
 
 @pytest.mark.parametrize(
@@ -1047,5 +1057,5 @@ def test_times_on_the_host_are_told_apart_from_the_gpus(checked):
     [(0.38, "summed total times"), (0.06, "share of the calls"), (0.56, "cold passes")],
 )
 def test_a_wrong_share_is_told_apart_in_a_recorded_trace(checked, share, says):
-    sentences = {r.id: r.sentence for r in checked(ANSWERS | {"first_share": share}).criteria}
-    assert says in sentences["shares"]
+    sentences = {r.id: r.sentence for r in checked(ANSWERS | {"share": share}).criteria}
+    assert says in sentences["share"]

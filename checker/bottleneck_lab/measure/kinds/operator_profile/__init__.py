@@ -39,17 +39,13 @@ class OperatorProfileKind(Kind[OperatorProfileSettings]):
     criteria: ClassVar[Criteria] = {
         "genuine-capture": "correctness",
         "top-operators": "diagnosis",
-        "shares": "diagnosis",
+        "share": "diagnosis",
         "bounds": "diagnosis",
         "ceiling": "diagnosis",
     }
     required = tuple(criteria)
     judge_functions: ClassVar[JudgeFunctions] = {"make_inputs": 3, "work": 3}
-    answered_questions = (
-        *(f"{rank}{part}" for rank in ("first", "second", "third") for part in ("", "_share")),
-        "bounds",
-        "ceiling",
-    )
+    answered_questions = ("first", "second", "third", "share", "bounds", "ceiling")
     records_itself = True
 
     def captured_work(self, tool: str) -> tuple[str, ...]:

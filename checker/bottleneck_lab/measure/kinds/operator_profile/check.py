@@ -8,9 +8,10 @@ a secret number of passes. Answers are graded against the first, by pure functio
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from bottleneck_lab.errors import BusyMachineError, CaptureError
 from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_held_against, not_measured
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
@@ -46,14 +48,12 @@ from bottleneck_lab.measure.kinds.operator_profile.judging import (
     wrong_bounds,
     wrong_ceiling,
     wrong_operators,
-    wrong_shares,
+    wrong_share,
 )
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
-CRITERIA = ("genuine-capture", "top-operators", "shares", "bounds", "ceiling")
-OTHER_BALANCE = 1.5
-"""A saved balance that differs from the check's by this factor is named."""
+CRITERIA = ("genuine-capture", "top-operators", "share", "bounds", "ceiling")
 LEARNER_TRIES = 3
 PROBES = 4
 """Measurements of the machine's ceilings, each of which takes a fraction of a second."""
@@ -69,11 +69,11 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
     """
     judge, generator = context.judge(), np.random.default_rng(context.rng.getrandbits(128))
     # A script that is wrong whatever the times is told so at once, not after a minute of captures.
-    if faults := _script_faults(context, judge, generator):
+    if script := _script_faults(context, judge, generator):
         capture, *others = (context.required(id_) for id_ in CRITERIA)
         return Measured(
             [
-                grade_check(capture, " ".join(faults), 1, "captures"),
+                grade_check(capture, " ".join(script), 1, "captures"),
                 *(not_measured(each, "because your script comes first") for each in others),
             ]
         )
@@ -84,21 +84,27 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
     ) as reference:
         worker = reference.worker
         meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
-        truth, captures = _find_truth(context, reference, judge, generator)
+        truth, captures, too_busy = _find_truth(context, reference, judge, generator)
         other_cores = meter.cores()
         tasks = [_draw_task(context, reference, judge, generator) for _ in range(LEARNER_TRIES)]
+    faults = [
+        wrong_operators(answers, truth),
+        wrong_share(answers, truth),
+        wrong_bounds(answers, truth),
+        wrong_ceiling(answers),
+    ]
+    if too_busy is not None:
+        return _certain_faults(context, faults, captures, too_busy)
     context.progress("running your script", 0.8)
     with CallSession.start(
         context, "learner", context.submission, "check_record.py", limits_of(context.settings)
     ) as learner:
-        script = learner.worker
-        meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
+        worker = learner.worker
+        meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
         capture_problem = _capture_problem(learner, tasks, truth)
         beside_script = max(other_cores, meter.cores())
-    judged = (wrong_operators, wrong_shares, wrong_bounds, wrong_ceiling)
-    problems = [capture_problem, *(problem_of(answers, truth) for problem_of in judged)]
     results = []
-    for id_, problem in zip(CRITERIA, problems, strict=True):
+    for id_, problem in zip(CRITERIA, [capture_problem, *faults], strict=True):
         result = grade_check(context.required(id_), problem, captures, "captures")
         # Beside a busy core other operators are the slowest, and a genuine capture has other times;
         # a problem that does not depend on times stays one.
@@ -106,26 +112,31 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
             beside = beside_script if id_ == "genuine-capture" else other_cores
             result = not_held_against(result, beside)
         results.append(result)
-    right = {"top-operators": either_order(answers, truth)}
-    if all(result.holds for result in results):
-        right = described_answers(answers, truth)
     notes = []
     if other_cores > BUSY_CORES:
         notes.append(
-            f"Other programs kept {other_cores:.1f} cores busy during the check's own captures: its"
-            " times are less certain, for what holds as much as for what does not."
+            f"Other programs kept {other_cores:.1f} cores busy during the check's captures, so its"
+            " figures are less certain."
         )
-    notes += _other_balance(truth, context.settings.threads)
-    results = [
-        replace(each, counted=words) if each.holds and (words := right.get(each.id)) else each
-        for each in results
-    ]
     return Measured(
-        results,
+        _with_figures(results, answers, truth),
         details=_details(truth, captures),
-        notes=notes,
+        notes=notes + _other_balance(answers, truth, context.settings.threads),
         conditions=Conditions(other_cores=beside_script, cores=os.cpu_count()),
     )
+
+
+def _with_figures(
+    results: Sequence[CriterionResult], answers: Mapping[str, Any], truth: Truth
+) -> list[CriterionResult]:
+    """Return the results with what the check has to say of those that hold."""
+    figures = {"top-operators": either_order(answers, truth)}
+    if all(result.holds for result in results):
+        figures = described_answers(answers, truth)
+    return [
+        replace(each, counted=figure) if each.holds and (figure := figures.get(each.id)) else each
+        for each in results
+    ]
 
 
 def _script_faults(
@@ -165,18 +176,47 @@ def _warm_ups(answer: Sequence[Any]) -> int | None:
     return answer[1] if isinstance(answer[1], int) else None
 
 
-def _other_balance(truth: Truth, threads: int) -> list[str]:
-    """Say that the balance saved here, which the learner's answer may rest on, is another one."""
+def _certain_faults(
+    context: Context[OperatorProfileSettings],
+    faults: Sequence[str | None],
+    captures: int,
+    too_busy: BusyMachineError,
+) -> Measured:
+    """Grade the answers that are wrong however busy the machine is; the rest stays open. Raises
+    `too_busy` if there are none.
+    """
+    certain = {
+        id_: fault
+        for id_, fault in zip(CRITERIA[1:], faults, strict=True)
+        if fault is not None and not isinstance(fault, TimingComplaint)
+    }
+    if not certain:
+        raise too_busy
+    why = "because the machine was too busy"
+    return Measured(
+        [
+            grade_check(context.required(id_), certain[id_], captures, "captures")
+            if id_ in certain
+            else not_measured(context.required(id_), why)
+            for id_ in CRITERIA
+        ],
+        notes=[too_busy.message],
+    )
+
+
+def _other_balance(answers: Mapping[str, Any], truth: Truth, threads: int) -> list[str]:
+    """Say so if `bounds` is wrong, and would be right by the balance that is saved here."""
     stored = None if truth.capture.has_device else stored_ceilings("cpu", threads)
     if stored is None:
         return []
     saved = stored.flops["fp32"] / stored.bytes_per_s
-    if max(saved / truth.balance, truth.balance / saved) < OTHER_BALANCE:
+    by_saved = dataclasses.replace(truth, balance=saved)
+    if not wrong_bounds(answers, truth) or wrong_bounds(answers, by_saved):
         return []
     return [
-        f"The check measured a balance of {truth.balance:.2g} FLOP/byte, and `lab doctor --measure`"
-        f" saved {saved:.2g} here: other programs disturbed one of them, or both. The check goes by"
-        " its own."
+        f"Your `bounds` fit the balance that `lab doctor --measure` saved here, {saved:.2g}"
+        f" FLOP/byte. The check measured {truth.balance:.2g}: other programs disturbed one of them."
+        " `lab doctor --measure --again` measures anew."
     ]
 
 
@@ -185,9 +225,9 @@ def _find_truth(
     reference: CallSession,
     judge: ModuleType,
     generator: np.random.Generator,
-) -> tuple[Truth, int]:
-    """Capture until the shares are known. Returns the truth and the number of captures. Raises
-    BusyMachineError when they are not known well enough in the time there is.
+) -> tuple[Truth, int, BusyMachineError | None]:
+    """Capture until the shares are known. Returns the truth, the number of captures, and an error
+    if the shares are not known well enough in the time there is.
     """
     settings, began = context.settings, time.monotonic()
     passes, max_s = settings.passes, settings.max_s
@@ -207,8 +247,9 @@ def _find_truth(
         context.progress(f"capture {len(captures) + 1} of the workload{known}", 0.1 + 0.7 * done)
         captures.append(capture("warm"))
         error, spent_s = uncertainty(estimate_shares(captures, passes)), time.monotonic() - began
+    too_busy = None
     if error > settings.loosest:
-        raise BusyMachineError(
+        too_busy = BusyMachineError(
             f"After {len(captures)} captures in {spent_s:.0f} s the operators' shares are still"
             f" uncertain by {100 * error:.0f} points: this machine is too busy.",
             "Close other programs and check again.",
@@ -231,7 +272,7 @@ def _find_truth(
         balance_range=() if published else ceilings.balance_range,
         reached=reached,
     )
-    return truth, len(captures)
+    return truth, len(captures), too_busy
 
 
 class _Ceilings(NamedTuple):

@@ -5,35 +5,26 @@ None.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.measure.kinds.operator_profile.capture import OperatorCapture
-from bottleneck_lab.measure.kinds.operator_profile.figures import (
-    PLACES,
-    Share,
-    Truth,
-    uncertainty,
-)
+from bottleneck_lab.measure.kinds.operator_profile.figures import PLACES, Share, Truth
 from bottleneck_lab.measure.kinds.operator_profile.genuine import TimingComplaint
 
 TIE_SHARE = 0.01
 """Shares this close are a tie, whatever the noise: no two profilers' overheads agree better."""
-SMALL_SHARE = 0.15
-"""So are shares of at most this that differ by less than an answer about one may be off: such
+SMALL_SHARE, SMALL_PART = 0.15, 0.3
+"""So are shares of at most the first that differ by less than this part of the larger: such
 operators change places from one process to the next, by how its memory came to it.
 """
 DISTURBED_SHARE = 0.2
 """Other programs shift a share by less than this. With several at work on both of two cores, the
 convolutions had 31% and 52% in place of 48% and 40%.
 """
-SHARE_TOLERANCE, SHARE_PART = 0.05, 0.3
-"""A share may be off by the first, but by no more than this part of itself: a small operator takes
-less than five points in all.
-"""
-CEILING_TOLERANCE = 0.10
+SHARE_TOLERANCE, CEILING_TOLERANCE = 0.05, 0.10
 BALANCE_FACTOR = 2.0
 """Within this factor of the machine's balance an operator may be called either: ceilings are not
 known better.
@@ -59,7 +50,8 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
     top = measurement.get("operators", [])[: len(PLACES)]
     if len(top) < len(PLACES):
         return {}
-    answers: dict[str, str | float] = {"ceiling": round(ceiling(top[0]["share"]), 2)}
+    share = round(top[0]["share"], 3)
+    answers: dict[str, str | float] = {"share": share, "ceiling": round(ceiling(share), 2)}
     bounds = []
     for rank, operator in zip(PLACES, top, strict=True):
         computes = (operator["flop_per_byte"] or 0.0) >= measurement["balance_flop_per_byte"]
@@ -67,10 +59,7 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
         bound = COMPUTE if computes else MEMORY
         if reached is not None and reached < FAR_SHARE:
             bound = FAR
-        answers |= {
-            rank: operator["name"],
-            f"{rank}_share": round(operator["share"], 3),
-        }
+        answers[rank] = operator["name"]
         bounds.append(bound)
     return answers | {"bounds": ", ".join(bounds)}
 
@@ -83,12 +72,14 @@ def wrong_operators(answers: Answers, truth: Truth) -> str | None:
     if not all(names) or len(set(names)) < len(names):
         return "Name three different operators."
     places = zip(PLACES, names, truth.ranked(), strict=False)
-    wrong = [
-        fault
+    wrong = {
+        name: fault
         for rank, name, right in places
         if (fault := _wrong_operator(rank, name, right, truth))
-    ]
-    return _joined([*wrong, TimingComplaint(_other_order(names, truth))]) if wrong else None
+    }
+    if not wrong:
+        return None
+    return _joined([*wrong.values(), TimingComplaint(_other_order(names, wrong, truth))])
 
 
 def _wrong_operator(rank: str, name: str, right: Share, truth: Truth) -> str | None:
@@ -99,7 +90,7 @@ def _wrong_operator(rank: str, name: str, right: Share, truth: Truth) -> str | N
     why = "it is not in the captures"
     if name in truth.shares:
         times = min(right.share / max(own.share, 1e-9), 99.0)
-        why = f"by self time another takes {times:.2g} times as long{' or more' * (times > 98)}"
+        why = f"another has {times:.2g} times its self time{' or more' * (times > 98)}"
     problem = f"`{rank}` is not {name}: {why}."
     # An operator that only calls others is never among the slowest, however busy the machine.
     may_be_noise = name in truth.intensity and own.high + DISTURBED_SHARE > right.low
@@ -118,7 +109,7 @@ def _may_come_before(one: Share, other: Share) -> bool:
     if one.high + TIE_SHARE >= other.low:
         return True
     small = max(one.share, other.share) <= SMALL_SHARE
-    return small and one.high >= (1 - SHARE_PART) * other.low
+    return small and one.high >= (1 - SMALL_PART) * other.low
 
 
 def either_order(answers: Answers, truth: Truth) -> str:
@@ -135,66 +126,25 @@ def either_order(answers: Answers, truth: Truth) -> str:
 
 
 def described_answers(answers: Answers, truth: Truth) -> dict[str, str]:
-    """Return the answers beside what the check measured, by criterion. Only for a PASS: they would
-    answer the questions.
+    """Return what the check has to say of right answers, by criterion: one figure each. Only for a
+    PASS: it would answer the questions.
     """
     names = [full_name(answers.get(rank)) for rank in PLACES]
-    shares = [truth.shares[name].share for name in names]
-    own = [_number(answers.get(f"{rank}_share")) or 0.0 for rank in PLACES]
-    # The names stand with their shares once: where two places are too close to call, the measured
-    # third is another operator than the learner's.
-    measured = ", ".join(f"{n} {share:.1%}" for n, share in zip(names, shares, strict=True))
-    ranked = ", ".join(share.name for share in truth.ranked()[: len(PLACES)])
-    close = either_order(answers, truth)
-    known = f"{100 * uncertainty(truth.shares):.1f}"
+    first = truth.shares[names[0]]
+    low, high = max(first.low - SHARE_TOLERANCE, 0.0), min(first.high + SHARE_TOLERANCE, 1.0)
     intensities = ", ".join(f"{truth.intensity[name]:.3g}" for name in names)
     return {
-        "top-operators": f"measured {ranked}{f'; {close}' if close else ''}",
-        "shares": (
-            f"{', '.join(f'{share:.1%}' for share in own)}; measured {measured}, known to"
-            f" {known} points{_far_shares(answers, truth)}"
-        ),
-        "bounds": f"{intensities} FLOP/byte, where the balance is {truth.balance:.2g}",
-        "ceiling": (
-            f"{_number(answers.get('ceiling')):.2f}x; measured {ceiling(min(shares[0], 1.0)):.2f}x"
-            f"{_far_ceiling(answers, shares[0])}"
-        ),
+        "top-operators": either_order(answers, truth),
+        "share": f"{_number(answers.get('share')):.1%}; {low:.1%} to {high:.1%} is right",
+        "bounds": f"{intensities} FLOP/byte",
+        "ceiling": f"{_number(answers.get('ceiling')):.2f}x, which follows from your share",
     }
 
 
-def _far_shares(answers: Answers, truth: Truth) -> str:
-    """Say why shares count that are further from the measured ones than the lab allows: by what
-    is accepted around the range that an honest capture may show. Begins with a semicolon; empty if
-    there is none.
+def _other_order(names: list[str], wrong: Collection[str], truth: Truth) -> str:
+    """Name the mistaken order that has most of the wrong names among its first three, in a
+    sentence, or say what to sort by. Of several, that which has most names in their places.
     """
-    ranges = []
-    for rank in PLACES:
-        right = truth.shares[full_name(answers.get(rank))]
-        off = abs((_number(answers.get(f"{rank}_share")) or 0.0) - right.share)
-        allowed = _share_tolerance(right)
-        if off > allowed:
-            low, high = max(right.low - allowed, 0.0), right.high + allowed
-            ranges.append(f"{low:.1%} to {high:.1%} for the {rank}")
-    if not ranges:
-        return ""
-    return f"; accepted: {', '.join(ranges)}"
-
-
-def _far_ceiling(answers: Answers, share: float) -> str:
-    """Say why a ceiling counts that is further from the measured share's than the lab allows."""
-    answer, right = _number(answers.get("ceiling")) or 0.0, ceiling(min(share, 1.0))
-    if abs(answer - right) <= CEILING_TOLERANCE * right:
-        return ""
-    return "; it follows from your own share of the first, which is right"
-
-
-def _share_tolerance(right: Share) -> float:
-    """Return by how much an answer may be outside what an honest capture may show."""
-    return min(SHARE_TOLERANCE, SHARE_PART * right.share)
-
-
-def _other_order(names: list[str], truth: Truth) -> str:
-    """Name the mistaken order that the answer follows, in a sentence, or say what to sort by."""
     by_total = (
         "That is the order by total time, which includes everything an operator calls; sort by self"
         " time."
@@ -212,17 +162,15 @@ def _other_order(names: list[str], truth: Truth) -> str:
     best["That is the order with the first, cold passes; warm up before recording."] = _top(
         truth.cold, lambda row: row.share
     )
-    right = [share.name for share in truth.ranked()[: len(PLACES)]]
-    # A mistake explains the answer if it has more names in their places than the right order has.
-    explanation, most = "Sort by self time on the device.", _in_place(names, right)
-    for sentence, order in best.items():
-        if order != right and _in_place(names, order) > most:
-            explanation, most = sentence, _in_place(names, order)
-    return explanation
-
-
-def _in_place(names: list[str], order: list[str]) -> int:
-    return sum(name == other for name, other in zip(names, order, strict=False))
+    likeness = {
+        sentence: (
+            sum(name in order for name in wrong),
+            sum(name == other for name, other in zip(names, order, strict=False)),
+        )
+        for sentence, order in best.items()
+    }
+    likest = max(likeness, key=lambda sentence: likeness[sentence])
+    return likest if likeness[likest][0] else "Sort by self time on the device."
 
 
 def _total_ns(row: OperatorRow, truth: Truth) -> int:
@@ -236,25 +184,21 @@ def _top(capture: OperatorCapture, key: Callable[[OperatorRow], Any]) -> list[st
     ]
 
 
-def wrong_shares(answers: Answers, truth: Truth) -> str | None:
-    """Say which of the three shares are off by more than five points, or by more than three tenths
-    of themselves, of those of the operators named there, and why.
+def wrong_share(answers: Answers, truth: Truth) -> str | None:
+    """Say why the share of the operator named first is more than five points outside what an honest
+    capture may show.
     """
-    return _joined([fault for rank in PLACES if (fault := _wrong_share(rank, answers, truth))])
-
-
-def _wrong_share(rank: str, answers: Answers, truth: Truth) -> str | None:
-    name, answer = full_name(answers.get(rank)), _number(answers.get(f"{rank}_share"))
+    name, answer = full_name(answers.get("first")), _number(answers.get("share"))
     if answer is None:
-        return f"`{rank}_share` must be a number from 0 to 1."
+        return "`share` must be a number from 0 to 1."
     if name not in truth.shares:
-        return f"`{rank}_share` rests on `{rank}`, which is no operator in the captures."
+        return "There is no share of an operator that is not in the captures: correct `first`."
     right = truth.shares[name]
-    if right.off_by(answer) <= _share_tolerance(right):
+    if right.off_by(answer) <= SHARE_TOLERANCE:
         return None
     why = _other_share(name, answer, truth)
     problem = (
-        f"`{rank}_share` is off by more than five points or three tenths of itself."
+        f"Your `share` is not that of {name}."
         f" {why or 'Divide its self time by the sum of all self times.'}"
     )
     # Other programs make no total of a self time.
@@ -296,7 +240,7 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
             (host, "That is its share of the CPU's time; on a GPU the device's own time counts.")
         )
     right = truth.shares[name]
-    wrong = [each for each in mistakes if right.off_by(each[0]) > _share_tolerance(right)]
+    wrong = [each for each in mistakes if right.off_by(each[0]) > SHARE_TOLERANCE]
     near = [each for each in wrong if abs(each[0] - answer) <= min(0.02, 0.1 * each[0])]
     return min(near, key=lambda mistake: abs(mistake[0] - answer))[1] if near else ""
 
@@ -316,16 +260,13 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
         intensity = truth.intensity.get(name)
         if intensity is None:
             return (
-                f"{name or 'An operator left unnamed'} does no work that can be counted: name an"
-                " operator that computes."
+                f"{name or 'An operator left unnamed'} computes nothing itself: correct `{rank}`."
             )
         reached = truth.reached.get(name)
         if answer not in right_bounds(intensity, truth.balance, reached):
             problem = (
-                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point"
-                " operations it does per byte that it must move, and compare that with the"
-                " machine's balance: its operations per second over its bytes per second."
-                + (_ROOF_RULE if truth.reached else "")
+                f"'{answer}' does not fit {name}: compare the FLOP it does per byte it must move"
+                " with the machine's balance." + (_ROOF_RULE if truth.reached else "")
             )
             # The machine's balance is measured, and so is the time that a GPU's operator took. An
             # answer that fits no balance that was measured is wrong, however busy the machine.
@@ -338,8 +279,8 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
 
 
 _ROOF_RULE = (
-    " Then divide the least time that these ceilings allow by the time it took: below"
-    f" {FAR_SHARE:.0%}, neither of the two limits it."
+    " Then divide the least time that memory and arithmetic allow by the time it took: below"
+    f" {FAR_SHARE:.0%}, neither limits it."
 )
 
 
@@ -356,34 +297,19 @@ def right_bounds(intensity: float, balance: float, reached: float | None) -> set
     return {FAR} if reached < FAR_SHARE / FAR_FACTOR else sides | {FAR}
 
 
-def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
-    """Say why the Amdahl ceiling of the first operator is off by more than a tenth of that of the
-    measured share; that of the learner's own share is as good, if the share is right.
+def wrong_ceiling(answers: Answers) -> str | None:
+    """Say why the ceiling is not what Amdahl's law gives for the learner's own share, to within a
+    tenth. Nothing in it is measured: the share is judged by itself.
     """
-    answer, name = _number(answers.get("ceiling")), full_name(answers.get("first"))
+    answer, share = _number(answers.get("ceiling")), _number(answers.get("share"))
     if answer is None:
         return "`ceiling` must be a number."
-    if name not in truth.shares:
-        return f"{name or 'An operator left unnamed'} is not in the captures, so it has no ceiling."
-    right, own = truth.shares[name], _number(answers.get("first_share"))
-    ceilings = [ceiling(min(max(right.share, 0.0), 1.0))]
-    if own is not None and 0 <= own <= 1 and right.off_by(own) <= SHARE_TOLERANCE:
-        ceilings.append(ceiling(own))
-    if any(abs(answer - one) <= CEILING_TOLERANCE * one for one in ceilings):
+    if share is None or not 0 <= share <= 1:
+        return "It follows from `share`, which must be a number from 0 to 1."
+    if abs(answer - ceiling(share)) <= CEILING_TOLERANCE * ceiling(share):
         return None
-    mistake = " You wrote 1 / share." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
-    problem = (
-        f"That is not what Amdahl's law gives for the share of {name}: 1 / (1 - share), when it"
-        f" takes no time at all.{mistake}"
-    )
-    # Only the share is measured: an answer that does not follow from the learner's own is wrong
-    # arithmetic, however busy the machine.
-    if own is None or not 0 <= own <= 1:
-        return TimingComplaint(problem)
-    follows = abs(answer - ceiling(own)) <= CEILING_TOLERANCE * ceiling(own)
-    # Nor does one excuse it that follows from a share which is certainly wrong.
-    excused = follows and isinstance(_wrong_share("first", answers, truth), TimingComplaint)
-    return TimingComplaint(problem) if excused else problem
+    mistake = " You wrote 1 / share." if abs(answer - 1 / max(share, 1e-9)) < 0.05 else ""
+    return f"That is not what Amdahl's law gives for your `share`: 1 / (1 - share).{mistake}"
 
 
 def _number(answer: object) -> float | None:
