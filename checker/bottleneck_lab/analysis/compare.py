@@ -222,11 +222,14 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class FlopPerCall(msgspec.Struct, frozen=True):
-    """Work of an average call of an operator, before and after, by its shapes."""
+    """Work of an average call of an operator, before and after, by its shapes. `shapes` are those
+    of the inputs that most work goes into of those that only one side has; "" without such.
+    """
 
     operator: str
     before: float
     after: float
+    shapes: tuple[str, str] = ("", "")
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -246,9 +249,9 @@ class Control(msgspec.Struct, frozen=True):
 class Observation:
     """All that a comparison needs of one capture: the capture itself can be let go of. `code` is
     the source of the user's own lines by their names, where it is at hand; `flop_per_call` what a
-    call of each operator computes, by its shapes. Of a server: `batches`,
-    a sample a batch, and `served`, the figures for an image, a sample a stretch with so many
-    `images`.
+    call of each operator computes, by its shapes, and `shapes` these, most work first. Of a server:
+    `batches`, a sample a batch, and `served`, the figures for an image, a sample a stretch with so
+    many `images`.
     """
 
     summary: Summary
@@ -260,6 +263,7 @@ class Observation:
     repeats: bool = False
     code: Mapping[str, str] = field(default_factory=dict)
     flop_per_call: Mapping[str, float] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 Side = Timeline | Observation | Sequence[Timeline | Observation]
@@ -292,6 +296,7 @@ def observe(
         repeats=is_host_modelled(timeline),
         code=code_of(analysis.summary),
         flop_per_call=_find_flop(timeline),
+        shapes=_find_shapes(timeline),
     )
 
 
@@ -302,6 +307,20 @@ def _find_flop(timeline: Timeline) -> dict[str, float]:
     flop = np.bincount(work.name, weights=work.flop, minlength=count)
     order = np.argsort(-flop, kind="stable")[: np.count_nonzero(flop)]
     return {timeline.strings[at]: float(flop[at] / calls[at]) for at in order.tolist()}
+
+
+def _find_shapes(timeline: Timeline) -> dict[str, list[str]]:
+    """Return the shapes of the inputs of each operator, in words, those with most work first."""
+    work, strings = timeline.work, timeline.strings
+    # Each pair of name and shapes as one number: to sort pairs takes thirty times as long.
+    both = work.name.astype(np.int64) * len(strings) + work.shapes
+    pairs, number = np.unique(both, return_inverse=True)
+    flop = np.bincount(number, weights=work.flop, minlength=len(pairs))
+    shapes: dict[str, list[str]] = defaultdict(list)
+    for pair in pairs[np.argsort(-flop, kind="stable")].tolist():
+        name, inputs = divmod(pair, len(strings))
+        shapes[strings[name]].append(strings[inputs])
+    return shapes
 
 
 def _neutral(outcome: Change) -> Change:
@@ -468,10 +487,27 @@ def _flop_per_call(old: Sequence[Observation], new: Sequence[Observation]) -> Fl
     """Return the operator with most work whose calls do other work now; None without such."""
     before, after = (_mean_flop(side) for side in (old, new))
     for operator in (name for name in before if name in after):
-        flop = [float(np.mean(side[operator])) for side in (before, after)]
-        if max(flop) - min(flop) > OTHER_CALLS * max(flop):
-            return FlopPerCall(operator, *flop)
+        was, now = (float(np.mean(side[operator])) for side in (before, after))
+        if abs(was - now) > OTHER_CALLS * max(was, now):
+            return FlopPerCall(operator, was, now, _other_shapes(operator, old, new))
     return None
+
+
+def _other_shapes(
+    operator: str, old: Sequence[Observation], new: Sequence[Observation]
+) -> tuple[str, str]:
+    """Return the shapes with most work of those that only one side has, for each side; "" without
+    such.
+    """
+    before, after = (
+        list(dict.fromkeys(shapes for each in side for shapes in each.shapes.get(operator, ())))
+        for side in (old, new)
+    )
+    first, second = set(before), set(after)
+    return (
+        next((shapes for shapes in before if shapes not in second), ""),
+        next((shapes for shapes in after if shapes not in first), ""),
+    )
 
 
 def _long_steps(old: Observation, new: Observation) -> list[LongStep]:

@@ -154,9 +154,12 @@ def _describe_flop(comparison: Comparison) -> list[str]:
     if each is None:
         return []
     before, after = (f"{flop / 1e6:.3g} MFLOP" for flop in (each.before, each.after))
+    inputs = ""
+    if all(each.shapes):
+        inputs = f": {each.shapes[0]}, now {each.shapes[1]}. It"
     return [
-        f"The shapes differ: {each.operator} computes {before} a call before, and {after} after. If"
-        " that is another batch size, compare times for each sample."
+        f"The shapes differ: {each.operator}{inputs} computes {before} a call before, and {after}"
+        " after. If that is another batch size, compare times for each sample."
     ]
 
 

@@ -179,8 +179,10 @@ class _Merged:
             devices = tuple(replace(each, rank=rank) for each in devices)
         for device in devices:
             self._devices.setdefault((device.rank, device.index), device)
+        names = _numbers_in(self._strings, timeline.strings)
         numbers = {
-            "name": _numbers_in(self._strings, timeline.strings),
+            "name": names,
+            "shapes": names,
             "thread": _numbers_in(self._threads, threads),
         }
         tables = {}

@@ -19,14 +19,18 @@ _TYPES = {"double": (1, 8), "float": (2, 4), "c10::Half": (3, 2), "c10::BFloat16
 
 
 class Work(NamedTuple):
-    """`precision` is an index into PRECISIONS."""
+    """`precision` is an index into PRECISIONS; `shapes` those of the inputs, in words."""
 
     flop: float
     moved_bytes: float
     precision: int
+    shapes: str
 
 
 Shape = tuple[int, ...]
+
+MOST_WORDS = 120
+"""Shapes in words are cut to so many characters."""
 
 # FLOP, and elements read and written.
 Counted = tuple[float, float]
@@ -103,13 +107,13 @@ def count_reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
 
 
 _Count = Callable[[list[Shape], list[Shape]], Counted]
+_WITH_SUM = ("aten::addmm", "aten::baddbmm")
+"""Products whose first input is added to them."""
 _COUNTS: dict[str, _Count] = {
     **dict.fromkeys(
         ("aten::mm", "aten::bmm"), lambda shapes, _: count_product(shapes[0], shapes[1])
     ),
-    **dict.fromkeys(
-        ("aten::addmm", "aten::baddbmm"), lambda shapes, _: count_product(shapes[1], shapes[2])
-    ),
+    **dict.fromkeys(_WITH_SUM, lambda shapes, _: count_product(shapes[1], shapes[2])),
     "aten::addmv_": count_matrix_vector,
     **{
         name + ending: elementwise_counter(1, 2)
@@ -191,8 +195,16 @@ def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
     ):
         return None
     if flop > 0 and elements > 0:
-        return Work(flop, elements * size, precision)
+        return Work(flop, elements * size, precision, _in_words(name, shapes))
     return None
+
+
+def _in_words(name: str, shapes: list[Shape]) -> str:
+    """Return the shapes of the tensors among an operator's inputs: `64×1024 by 1024×1024`."""
+    if name in _WITH_SUM:
+        shapes = shapes[1:3]
+    tensors = ["×".join(map(str, shape)) for shape in shapes if shape]
+    return " by ".join(tensors)[:MOST_WORDS]
 
 
 def _numbers(text: Any) -> Shape:

@@ -145,7 +145,8 @@ class WorkTable:
     the bytes that had to be moved at least.
 
     `external` joins them to `DeviceTable.external` and to `HostTable.correlation` of operators;
-    `precision` is an index into shapes.PRECISIONS. In no order.
+    `precision` is an index into shapes.PRECISIONS, and `shapes` into the timeline's strings: those
+    of the inputs, in words. In no order.
     """
 
     external: Numbers
@@ -154,6 +155,7 @@ class WorkTable:
     flop: NDArray[np.float64]
     moved_bytes: NDArray[np.float64]
     precision: TinyInts
+    shapes: Numbers
 
     def __len__(self) -> int:
         return len(self.external)
@@ -166,6 +168,7 @@ NO_WORK = WorkTable(
     flop=np.empty(0),
     moved_bytes=np.empty(0),
     precision=np.empty(0, dtype=np.int8),
+    shapes=np.empty(0, dtype=np.int32),
 )
 
 
@@ -318,7 +321,7 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
     return sort_table(fill_table(kind, length, **columns))
 
 
-NUMBERS = ("name", "thread", "device", "stream", "correlation", "external")
+NUMBERS = ("name", "shapes", "thread", "device", "stream", "correlation", "external")
 """Columns whose numbers only tell things apart: of as few bytes each as all of a table's fit."""
 
 

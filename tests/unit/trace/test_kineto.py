@@ -107,7 +107,7 @@ def written(tmp_path: Path, content: bytes | dict | list, name: str = "trace.jso
 def same(a: Timeline, b: Timeline) -> bool:
     if a.strings != b.strings or a.threads != b.threads:
         return False
-    for name in ("device", "runtime", "operators", "ranges", "python", "memory"):
+    for name in ("device", "runtime", "operators", "ranges", "python", "memory", "work"):
         left, right = getattr(a, name), getattr(b, name)
         for column in fields(left):
             if not np.array_equal(
@@ -423,7 +423,9 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
         {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i}
         for i, event in enumerate(EVENTS * 30)
     ]
-    path = written(tmp_path, laid_out(events))
+    inputs = {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
+    product = {**OPERATOR, "name": "aten::mm", "args": inputs}
+    path = written(tmp_path, laid_out([product, *events, product]))
     handed_over = []
     add_second_half = kineto_parallel.add_second_half
     monkeypatch.setattr(
@@ -433,7 +435,9 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
     )
     monkeypatch.setattr(second_process._Forked, "kill", second_process._Forked.wait)
     with threads():
-        assert same(kineto_parallel.load_in_parallel(path), alone(path))
+        timeline = kineto_parallel.load_in_parallel(path)
+        assert same(timeline, alone(path))
+    assert [timeline.strings[at] for at in timeline.work.shapes.tolist()] == ["8×4 by 4×2"] * 2
     assert handed_over
 
 

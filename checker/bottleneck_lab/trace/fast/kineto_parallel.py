@@ -192,8 +192,10 @@ def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
     for piece in pieces:
         names += [columns.names[name] for name in piece.names]
         threads += [columns.threads[thread] for thread in piece.threads]
+        numbered = narrowed(np.array(names, dtype=np.int32))
         numbers = {
-            "name": narrowed(np.array(names, dtype=np.int32)),
+            "name": numbered,
+            "shapes": numbered,
             "thread": narrowed(np.array(threads, dtype=np.int32)),
         }
         for table, rows in piece.rows:

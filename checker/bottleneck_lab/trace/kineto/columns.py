@@ -57,7 +57,14 @@ MEMORY = np.dtype(
     ]
 )
 WORK = np.dtype(
-    [("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")]
+    [
+        ("external", "i8"),
+        ("flop", "f8"),
+        ("moved_bytes", "f8"),
+        ("name", "i4"),
+        ("shapes", "i4"),
+        ("precision", "i1"),
+    ]
 )
 
 # A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over
@@ -308,7 +315,8 @@ class Columns:
         """Number names and threads alphabetically, so that the rows are the same however the file
         was cut into pieces. Nothing is added after this.
         """
-        self._settled = {"name": self.names.sort(), "thread": self.threads.sort()}
+        names = self.names.sort()
+        self._settled = {"name": names, "shapes": names, "thread": self.threads.sort()}
 
     def take(self, table: str) -> dict[str, NDArray[Any]]:
         """Return the columns of a table, once all is settled; its rows are given up."""
@@ -396,9 +404,8 @@ class Columns:
                 self._works[key] = work_of(*key)
             work = self._works[key]
             if work is not None:
-                rows.append(
-                    (external, work.flop, work.moved_bytes, self.names[event.name], work.precision)
-                )
+                name, shapes = self.names[event.name], self.names[work.shapes]
+                rows.append((external, work.flop, work.moved_bytes, name, shapes, work.precision))
         return np.array(rows, dtype=WORK)
 
 
