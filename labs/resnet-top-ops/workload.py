@@ -57,7 +57,14 @@ def main(record):
     trace = Path(TRACE).absolute()
     trace.unlink(missing_ok=True)
     model, runs = network(options.device), []
-    model.conv1.register_forward_hook(lambda *_: runs.append(torch.autograd._profiler_enabled()))
+
+    def count(*_):
+        is_recorded = torch.autograd._profiler_enabled()
+        if is_recorded and True not in runs:
+            torch.autograd._add_metadata_json("runs_before", str(len(runs)))
+        runs.append(is_recorded)
+
+    model.conv1.register_forward_hook(count)
     record(model, images, PASSES, trace)
     before = runs.index(True) if True in runs else len(runs)
     print(

@@ -270,6 +270,7 @@ def test_all_wrong_operators_are_named_at_once(truth):
     assert f"`first` is not {OUTER}: " in named
     assert "`third` is not aten::empty: " in named
     assert "`second`" not in named
+    assert wrong_share(wrong, truth) == "It rests on `first`: correct that first."
     total = wrong_operators(RIGHT | {"first": OUTER}, truth)
     assert "the order by total time" in total, "only the wrong names are to be explained"
 
@@ -461,11 +462,10 @@ def test_a_learner_s_own_capture_is_told_what_it_lacks(tmp_path):
     assert missing_parts(made_up(SHARES), PASSES - 1) == [
         f"The capture holds {PASSES} passes; {PASSES - 1} are asked for."
     ]
-    slow_first = np.where(np.arange(2 * PASSES) < 2, 900_000, 300_000)
-    (cold,) = missing_parts(replace(made_up(SHARES), times={CONV: slow_first}), PASSES)
-    assert (
-        "takes 3.0 times as long as the others: run the model more often before you record" in cold
-    )
+    for runs, said in ((0, [NOT_RUN_BEFORE]), (1, []), (None, [])):
+        assert missing_parts(replace(made_up(SHARES), runs_before=runs), PASSES) == said
+    counted = trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"{", b'{"runs_before": 3, ', 1)
+    assert read_capture(counted).runs_before == 3
     lab = find_lab("resnet-top-ops")
     (tmp_path / "trace").write_text("{}")
     assert "cannot be read" in kind_of(lab).missing_parts(lab, "cpu", tmp_path / "trace")[0]

@@ -61,6 +61,7 @@ class _Trace(msgspec.Struct, frozen=True):
     base_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = msgspec.field(
         name="baseTimeNanoseconds", default=0
     )
+    runs_before: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class OperatorCapture:
     """Nanoseconds of self time on the device of every single call, by operator, in the order of the
     calls.
     """
+    runs_before: int | None = None
+    """Runs of the model before the first recorded one, where the lab's workload wrote that down."""
 
     def count(self, name: str) -> int:
         """Return the number of calls of an operator."""
@@ -141,6 +144,7 @@ def read_capture(data: bytes) -> OperatorCapture:
         end_s=trace.base_ns / 1e9 + end / 1e6,
         has_device=bool(len(timeline.device)),
         times=find_self_times(timeline, tree),
+        runs_before=trace.runs_before,
     )
 
 

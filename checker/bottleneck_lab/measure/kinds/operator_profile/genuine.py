@@ -124,8 +124,8 @@ NO_DEVICE = (
     " must wait for the GPU before the profiler stops."
 )
 NOT_RUN_BEFORE = (
-    "The script did not run the model before the recorded passes, so the first of them allocates"
-    " and prepares. Run passes without recording first."
+    "The script did not run the model before the recorded passes: the first run allocates and"
+    " prepares, so run it a few times without recording."
 )
 NO_SHAPES = "The capture has no shapes: pass record_shapes=True to the profiler."
 
@@ -142,12 +142,8 @@ def missing_parts(capture: OperatorCapture, passes: int) -> list[str]:
     recorded = capture.count("aten::linear")
     if recorded != passes:
         missing.append(f"The capture holds {recorded} passes; {passes} are asked for.")
-    ratio = first_pass_ratio(capture, passes)
-    if ratio >= COLD_RATIO:
-        missing.append(
-            f"The first pass takes {ratio:.1f} times as long as the others: run the model more"
-            " often before you record, or `lab profile` again if other programs were busy."
-        )
+    if capture.runs_before == 0:
+        missing.append(NOT_RUN_BEFORE)
     return missing
 
 
@@ -235,7 +231,7 @@ def _not_warm(
         return None
     return TimingComplaint(
         "The first pass in the capture takes longer than the others: it allocates and prepares. Run"
-        " passes without recording first."
+        " the model a few times without recording first."
     )
 
 

@@ -192,7 +192,7 @@ def wrong_share(answers: Answers, truth: Truth) -> str | None:
     if answer is None:
         return "`share` must be a number from 0 to 1."
     if name not in truth.shares:
-        return "There is no share of an operator that is not in the captures: correct `first`."
+        return "It rests on `first`: correct that first."
     right = truth.shares[name]
     if right.off_by(answer) <= SHARE_TOLERANCE:
         return None
@@ -201,6 +201,8 @@ def wrong_share(answers: Answers, truth: Truth) -> str | None:
         f"Your `share` is not that of {name}."
         f" {why or 'Divide its self time by the sum of all self times.'}"
     )
+    if _wrong_operator("first", name, truth.ranked()[0], truth):
+        problem = "It rests on `first`: correct that first."
     # Other programs make no total of a self time.
     may_be_noise = why not in _TOTALS and right.off_by(answer) < DISTURBED_SHARE
     return TimingComplaint(problem) if may_be_noise else problem
@@ -260,7 +262,8 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
         intensity = truth.intensity.get(name)
         if intensity is None:
             return (
-                f"{name or 'An operator left unnamed'} computes nothing itself: correct `{rank}`."
+                f"{name or 'An operator left unnamed'} computes nothing itself: correct `{rank}`"
+                " first."
             )
         reached = truth.reached.get(name)
         if answer not in right_bounds(intensity, truth.balance, reached):
