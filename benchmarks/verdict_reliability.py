@@ -101,7 +101,7 @@ def train(accelerator, photos, cache):
     _solution_train(_Paced(accelerator), photos, cache)
 """
 STRICTER = 0.85
-"""`data-wait` asks for at most 0.15, which `useful-utilisation` of 0.8 does not reach."""
+"""What idle-gpu asks for, and feeder's `data-wait`: `useful-utilisation` of 0.8 is not enough."""
 
 Made = tuple[Lab, dict[str, str]]
 """The lab to check, with the files to lay over a fresh workspace of it."""
@@ -438,7 +438,7 @@ promise, there are too few checks to confirm it.
 def _cells(slug: str, kind: str, level: float, checks: list[dict[str, Any]]) -> list[object]:
     counts = Counter(line["outcome"] for line in checks)
     figures = [line["of_target"] for line in checks if line["of_target"]]
-    # Of a feed lab the target is 80%, the level one of 85%.
+    # The level is one of 85%. The target is 80%, or was when idle-gpu was recorded.
     scale = 0.80 / STRICTER if SUBJECTS[slug].make is pace else 1.0
     middle = f"{scale * statistics.median(figures):.3g}x" if figures else "–"
     seconds = statistics.median(line["seconds"] for line in checks)

@@ -31,9 +31,9 @@ def judged(lab: str, device: str, holds: dict[str, bool], answers: str = "", **f
     return replace(verdict, **{"criteria": criteria, "reason": "correct but slow", **fields})
 
 
-def pipeline(utilisation: bool, wait: bool, right: bool = True) -> dict[str, bool]:
-    correct = {"every-sample-once": True, "right-samples": right}
-    return correct | {"useful-utilisation": utilisation, "data-wait": wait}
+def training(fast: bool, waits: bool, right: bool = True) -> dict[str, bool]:
+    correct = {"right-reports": True, "right-parameters": right}
+    return correct | {"step-speedup": fast, "waits-per-interval": waits}
 
 
 def share(verdict: CheckedVerdict, **weights: float) -> float:
@@ -42,24 +42,24 @@ def share(verdict: CheckedVerdict, **weights: float) -> float:
 
 def undecided(held: dict[str, bool], answers: str = "cause evidence where") -> CheckedVerdict:
     """Return work whose wait is gone and whose target the measurement could not decide."""
-    work = judged("idle-gpu", "virtual", held, answers)
+    work = judged("stuttering-tagger", "virtual", held, answers)
     criteria = [
-        replace(one, holds=None if one.id == "useful-utilisation" else one.holds)
+        replace(one, holds=None if one.id == "step-speedup" else one.holds)
         for one in work.criteria
     ]
     return replace(work, outcome=Outcome.INCONCLUSIVE, reason=None, criteria=criteria)
 
 
-SHIPPED = pipeline(False, False)
+SHIPPED = training(False, False)
 
 
 def test_the_shipped_code_earns_nothing_whatever_is_answered():
-    assert share(judged("idle-gpu", "virtual", SHIPPED, "evidence where")) == 0
-    assert share(judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")) == 0
+    assert share(judged("stuttering-tagger", "virtual", SHIPPED, "evidence where")) == 0
+    assert share(judged("stuttering-tagger", "virtual", SHIPPED, "cause evidence where")) == 0
 
 
 def test_an_answer_corrected_once_the_figures_were_shown_earns_nothing():
-    works = judged("idle-gpu", "virtual", pipeline(True, False), "cause evidence")
+    works = judged("stuttering-tagger", "virtual", training(True, False), "cause evidence")
     criteria = [replace(one, corrected=True) for one in works.criteria if one.id == "evidence"]
     others = [one for one in works.criteria if one.id != "evidence"]
     unaided, aided = share(works), share(replace(works, criteria=[*others, *criteria]))
@@ -67,7 +67,7 @@ def test_an_answer_corrected_once_the_figures_were_shown_earns_nothing():
 
 
 def test_a_corrected_answer_costs_its_part_even_with_a_pass():
-    solved = judged("idle-gpu", "virtual", pipeline(True, True), "cause evidence where")
+    solved = judged("stuttering-tagger", "virtual", training(True, True), "cause evidence where")
     solved = replace(solved, outcome=Outcome.PASS, reason=None)
     criteria = [replace(one, corrected=one.id == "evidence") for one in solved.criteria]
     corrected = replace(solved, criteria=criteria)
@@ -78,21 +78,21 @@ def test_a_corrected_answer_costs_its_part_even_with_a_pass():
 
 
 def test_right_answers_alone_earn_where_an_instructor_says_so():
-    answered = judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")
+    answered = judged("stuttering-tagger", "virtual", SHIPPED, "cause evidence where")
     assert share(answered, answers_alone=True) == pytest.approx(3 / 5)
     assert share(answered, answers_alone=True, diagnosis=0) == 0
 
 
 def test_the_references_code_earns_nothing_even_with_wrong_answers():
-    works = pipeline(True, True)
+    works = training(True, True)
     for answers in ("", "cause evidence where"):
-        copied = judged("idle-gpu", "virtual", works, answers, copied=True)
+        copied = judged("stuttering-tagger", "virtual", works, answers, copied=True)
         assert share(replace(copied, reason="wrong diagnosis")) == 0
     assert share(replace(copied, outcome=Outcome.PASS, reason=None)) == 0
 
 
 def test_a_mechanism_that_is_gone_earns_its_weight():
-    better = judged("idle-gpu", "virtual", pipeline(False, True), "cause")
+    better = judged("stuttering-tagger", "virtual", training(False, True), "cause")
     assert share(better) == pytest.approx(2 / 5)
     assert share(better, mechanism=4) == pytest.approx(5 / 8)
     assert share(better, target=0, mechanism=0, diagnosis=0) == 0
@@ -100,17 +100,17 @@ def test_a_mechanism_that_is_gone_earns_its_weight():
 
 
 def test_the_split_of_a_labs_points_is_that_of_its_credit():
-    lab = find_lab("idle-gpu")
+    lab = find_lab("stuttering-tagger")
     shares = split(lab, Weights())
     assert shares == pytest.approx({"target": 0.2, "mechanism": 0.2, "diagnosis": 0.6})
-    better = judged("idle-gpu", "virtual", pipeline(False, True))
+    better = judged("stuttering-tagger", "virtual", training(False, True))
     assert share(better) == pytest.approx(shares["mechanism"])
     assert split(lab, Weights(target=0, mechanism=0, diagnosis=0)) == {}
 
 
 @pytest.mark.parametrize("reason", ["wrong output", "crashed", "timed out", "tampered"])
 def test_wrong_and_stopped_work_earns_nothing(reason):
-    wrong = judged("idle-gpu", "virtual", pipeline(True, True, right=False), "cause")
+    wrong = judged("stuttering-tagger", "virtual", training(True, True, right=False), "cause")
     assert share(replace(wrong, reason=reason)) == 0
 
 
@@ -133,12 +133,12 @@ def test_a_target_counts_from_the_shipped_servers_rate_on(low, part):
 
 
 def test_undecided_work_earns_what_is_sure_as_it_would_with_a_wrong_answer():
-    work = undecided(pipeline(False, True))
+    work = undecided(training(False, True))
     assert share(work) == 4 / 5
     missed = [replace(one, holds=False) if one.id == "where" else one for one in work.criteria]
     failed = replace(work, outcome=Outcome.FAIL, reason="wrong diagnosis", criteria=missed)
     assert share(failed) == 3 / 5
-    assert share(undecided(pipeline(False, True, right=False))) == 0
+    assert share(undecided(training(False, True, right=False))) == 0
     assert share(replace(work, copied=True)) == 0
 
 

@@ -13,7 +13,13 @@ import msgspec
 
 from bottleneck_lab.catalog import CriterionKind, CriterionSpec, FailReason
 from bottleneck_lab.errors import BusyMachineError, LabError
-from bottleneck_lab.grading.criteria import BUSY_CORES, as_sentence, format_figure, format_limit
+from bottleneck_lab.grading.criteria import (
+    BUSY_CORES,
+    OPEN_BECAUSE,
+    as_sentence,
+    format_figure,
+    format_limit,
+)
 from bottleneck_lab.grading.verdict import WHEN_QUIET, CriterionResult, Outcome
 
 PRESSURED_SHARE = 0.05
@@ -88,7 +94,7 @@ def conclude(
             message = message[:1].lower() + message[1:]
         return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{message}", [machine.remedy])
     no_pass = _failure(results, specs, about, stopped)
-    no_pass = no_pass or _undecided(results, specs, conditions or Conditions())
+    no_pass = no_pass or _undecided(results, conditions or Conditions())
     if no_pass:
         return no_pass
     # One with a figure says more than a plain yes.
@@ -252,9 +258,7 @@ def _advice_after(stopped: Stopped) -> list[str]:
     return [mend] if unread else [mend, *advice]
 
 
-def _undecided(
-    results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], conditions: Conditions
-) -> Conclusion | None:
+def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Conclusion | None:
     open_ = [result for result in results if result.holds is None]
     if not open_:
         return None
@@ -265,13 +269,10 @@ def _undecided(
             f"Two runs of the same code differed by {conditions.doubt:.0%} here, so a target must"
             f" be beaten by {conditions.doubt:.0%}. {cause}"
         )
-    if len(open_) < len(results):
-        labels = {spec.id: spec.label or spec.id for spec in specs}
-        names = "; ".join(labels.get(result.id, result.id) for result in open_)
-        advice = [f"All else is right. Still open: {names}.", *advice]
-    return Conclusion(
-        Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice
-    )
+    sentence = (measured or open_[0]).sentence
+    if OPEN_BECAUSE not in sentence:
+        sentence = f"{sentence} {cause}"
+    return Conclusion(Outcome.INCONCLUSIVE, None, sentence, advice)
 
 
 def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[str, list[str]]:
@@ -284,13 +285,10 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
     if (conditions.other_cores or 0) > BUSY_CORES:
         of = f" of {conditions.cores}" if conditions.cores else ""
         cause = f"Other programs kept {conditions.other_cores:.1f}{of} cores busy meanwhile."
-        return cause, ["Close other programs (`top` shows them).", WHEN_QUIET]
+        return cause, [WHEN_QUIET]
     if (conditions.waiting or 0) > PRESSURED_SHARE:
         cause = f"Programs waited for a CPU {conditions.waiting:.0%} of the time."
-        return cause, [
-            "Close other programs, or use a machine or container with more CPU time to itself.",
-            WHEN_QUIET,
-        ]
+        return cause, ["Use a machine or container with more CPU time to itself.", WHEN_QUIET]
     if (conditions.noise or 0) > NOISY_SHARE:
         unseen = "though little else was running"
         if conditions.other_cores is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -115,6 +116,10 @@ def lies_on_one_side(result: CriterionResult) -> bool:
     return result.low >= result.target or result.high < result.target
 
 
+OPEN_BECAUSE = ": undecided, because "
+"""Stands between a criterion and the reason in the sentence of a miss that does not count."""
+
+
 def not_held_against(
     result: CriterionResult, other_cores: float, why: str = "", *, rate: bool = False
 ) -> CriterionResult:
@@ -131,9 +136,16 @@ def not_held_against(
     reachable = (result.target or 0.0) * (1 - other_cores)
     if rate and result.high is not None and result.high < reachable:
         return result
-    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it"
-    sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
-    return msgspec.structs.replace(result, holds=None, sentence=sentence)
+    return left_open(result, why or f"other programs kept {other_cores:.1f} cores busy")
+
+
+def left_open(result: CriterionResult, why: str) -> CriterionResult:
+    """Return the result, undecided because of `why`, a clause, unless it holds."""
+    if result.holds:
+        return result
+    # The figures stand beside the sentence, as a range: quoted in it, they would read as a miss.
+    text = re.split(": (?:no|undecided), ", result.sentence.rstrip("."), maxsplit=1)[0]
+    return msgspec.structs.replace(result, holds=None, sentence=f"{text}{OPEN_BECAUSE}{why}.")
 
 
 UNMEASURED = ": not measured, "

@@ -14,7 +14,7 @@ from bottleneck_lab.errors import ExitCode
 SCHEMA = 1
 
 WHEN_QUIET = (
-    "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
+    "Close other programs, or let `lab check --when-quiet 10` wait up to ten minutes for them."
 )
 """The advice on a check that other programs disturbed; the next step follows it."""
 

@@ -24,6 +24,7 @@ from bottleneck_lab.catalog import criterion_label, recorded_lab
 from bottleneck_lab.grading.calibration import describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import (
+    OPEN_BECAUSE,
     UNMEASURED,
     format_figure,
     format_limit,
@@ -396,7 +397,9 @@ def describe_doubt(criterion: CriterionResult) -> str:
     low, high, target = criterion.low, criterion.high, criterion.target
     if criterion.holds is not None or low is None or high is None or target is None:
         return ""
-    return "The target lies in that range, so this is undecided." if low < target <= high else ""
+    if OPEN_BECAUSE in criterion.sentence:
+        return ""
+    return "The target lies in that range." if low < target <= high else ""
 
 
 def format_interval(criterion: CriterionResult) -> str:
@@ -493,32 +496,24 @@ def describe_prediction(verdict: Verdict) -> str:
         compared = f"{prediction} and measured {measured:.2f}x: {near}."
     else:
         compared = f"{prediction}; this attempt ran {measured:.2f}x as fast."
-    return " ".join([compared, *_describe_limit(verdict, measured)])
+    return " ".join([compared, *_describe_limit(verdict)])
 
 
-def _describe_limit(verdict: Verdict, measured: float) -> list[str]:
+def _describe_limit(verdict: Verdict) -> list[str]:
     """Return why no larger gain could be measured, where a check has such a limit and the
-    prediction was above it or the device was always busy.
+    prediction was above it.
     """
     lab, prediction = recorded_lab(verdict.lab), verdict.prediction
     most = lab and check_ceiling(lab, verdict.device)
     if not most or prediction is None:
         return []
-    sentences, share = [], measured / most
-    if max(prediction.predicted, prediction.corrected) > _ROUNDED_UP * most:
-        sentences.append(describe_check_ceiling(most))
-    if verdict.outcome is Outcome.PASS and share < 1 / _ROUNDED_UP:
-        sentences.append(
-            f"{measured:.2f}x is {share:.0%} of the {most:.2f}x at which the device is never idle:"
-            " it counts the whole run, with the wait for its first batches; the share of device"
-            " time above is a typical block's."
-        )
-    return sentences
+    largest = max(prediction.predicted, prediction.corrected)
+    return [describe_check_ceiling(most)] if largest > _ROUNDED_UP * most else []
 
 
 _ROUNDED_UP = 1.01
-"""A predicted gain may be above the largest that a check can measure by this much, and a measured
-one below it, before a sentence explains the difference.
+"""A predicted gain may be above the largest that a check can measure by this much before a sentence
+explains the difference.
 """
 
 

@@ -12,15 +12,12 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.steps.figures import Series, Stretches
-from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.analysis.steps.window import BATCH, Window, batch_rows
 from bottleneck_lab.trace.timeline import Ints, Timeline
 
-_BATCH = re.compile(r"\bbatch (\d+)\)?$")
 _PARTS = ("queue", "preprocess", "h2d", "infer", "postprocess")
 MOST_STRETCHES = 30
 """A stretch of several batches varies less than one alone."""
-LEAST = 3
-"""Fewer batches show no rhythm."""
 
 
 class PartUse(msgspec.Struct, frozen=True):
@@ -114,18 +111,15 @@ def find_stretches(timeline: Timeline, window: Window) -> Stretches | None:
 
 def _find_batches(timeline: Timeline, window: Window) -> tuple[Ints, Ints, Ints] | None:
     """Return start, end and images of every batch on the device, in order."""
-    size_of = {
-        index: int(match[1])
-        for index, text in enumerate(timeline.strings)
-        if (match := _BATCH.search(text))
-    }
-    device = timeline.device
-    rows = np.flatnonzero(np.isin(device.name, list(size_of)) & (device.start >= window.start))
-    rows = rows[np.argsort(device.start[rows], kind="stable")]
-    # Names that end so occur in other programs too; a server of ours also marks its own work.
-    marked = named(timeline, timeline.ranges, re.compile("^(?:preprocess|infer)$"))
-    if len(rows) < LEAST or not marked.any():
+    device, rows = timeline.device, batch_rows(timeline)
+    rows = rows[device.start[rows] >= window.start]
+    if not len(rows):
         return None
+    size_of = {
+        name: int(match[1])
+        for name in np.unique(device.name[rows]).tolist()
+        if (match := BATCH.search(timeline.strings[name]))
+    }
     sizes = np.array([size_of[int(name)] for name in device.name[rows]], dtype=np.int64)
     return device.start[rows], device.end[rows], sizes
 

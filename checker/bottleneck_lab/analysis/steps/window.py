@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import (
     DeviceTable,
@@ -20,6 +22,12 @@ from bottleneck_lab.trace.timeline import (
     sort_table,
     take,
 )
+
+BATCH = re.compile(r"\bbatch (\d+)\)?$")
+"""The end of the name of a device's row on which a batch ran, with its images."""
+_SERVER_RANGE = re.compile("^(?:preprocess|infer)$")
+_LEAST = 3
+"""Fewer batches show no rhythm."""
 
 _OPTIMIZER = "Optimizer.step#"
 
@@ -132,14 +140,19 @@ def _optimizer_steps(timeline: Timeline) -> HostTable:
 
 def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     """Return the stretch from the first step's start to the end of the last step and of the device
-    work that the steps launched; without steps, everything recorded.
+    work that the steps launched; without steps, from a server's first batch to its last, or
+    everything recorded.
 
     A host that runs ahead has finished its steps long before the device has: a step is the work
     that it launched.
     """
     host, device = host_window(timeline, rank), timeline.device
     if not len(step_rows(timeline)):
-        return host
+        batches = batch_rows(timeline)
+        if not len(batches):
+            return host
+        # A server is recorded for a while, and the ends of that say nothing about it.
+        return Window(int(device.start[batches[0]]), int(device.end[batches].max()))
     # Only work that ends after the host's last step can move the end: the rest is not looked at.
     late = np.flatnonzero((device.end > host.end) & device.works)
     launched = launch_times(timeline, late)
@@ -147,6 +160,17 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     if rank is not None:
         mine &= device.rank[late] == rank
     return Window(host.start, int(device.end[late[mine]].max(initial=host.end)))
+
+
+def batch_rows(timeline: Timeline) -> NDArray[np.intp]:
+    """Return the rows of the device on which a server's batches ran, in order; none if they are too
+    few to show a rhythm.
+    """
+    device = timeline.device
+    # Names that end so occur in other programs too; a server of ours also marks its own work.
+    marked = named(timeline, timeline.ranges, _SERVER_RANGE)
+    rows = np.flatnonzero(named(timeline, device, BATCH) if marked.any() else [])
+    return rows[np.argsort(device.start[rows], kind="stable")] if len(rows) >= _LEAST else rows[:0]
 
 
 def host_window(timeline: Timeline, rank: int | None = None) -> Window:

@@ -22,9 +22,9 @@ from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
     describe_criterion,
     format_figure,
-    format_range,
     grade_check,
     grade_decision,
+    left_open,
     not_held_against,
     not_measured,
     sequential_test,
@@ -287,19 +287,20 @@ def grade_load(
     samples = [("p99-ms", observed.windows_ms, "windows")]
     samples += [(id_, blocks, "blocks") for id_, blocks in others]
     for id_, values, things in samples:
-        if spec := context.criterion(id_):
-            decision = sequential_test(spec, BLOCKS).decide(values, exhausted=True)
-            graded.append(grade_decision(spec, decision, things))
+        if not (spec := context.criterion(id_)):
+            continue
+        if id_ == "p99-ms" and not values:
+            graded.append(not_measured(spec, "because the server is too slow for that rate"))
+            continue
+        decision = sequential_test(spec, BLOCKS).decide(values, exhausted=True)
+        graded.append(grade_decision(spec, decision, things))
     results = []
     for result in graded:
         rate = result.id == "throughput"
         fair = not_held_against(result, observed.other_cores, rate=rate)
         doubt = observed.doubts.get("p99-ms" if result.id == "p99-ms" else "throughput")
         if fair.holds is False and doubt:
-            sentence = (
-                f"{fair.sentence.rstrip('.')}; this is not held against you, because {doubt}."
-            )
-            fair = msgspec.structs.replace(fair, holds=None, sentence=sentence)
+            fair = left_open(fair, doubt)
         elif rate and fair.holds is None and (base := doubtful_baseline(context, observed)):
             fair = _reaching_down(fair, base)
         results.append(fair)
@@ -326,8 +327,7 @@ def _reaching_down(result: CriterionResult, doubt: Doubt) -> CriterionResult:
     assert result.low is not None
     assert result.high is not None
     low, high = min(result.low, doubt.interval.low), max(result.high, doubt.interval.high)
-    sentence = f"{result.sentence} {doubt.reason}"
-    return msgspec.structs.replace(result, low=low, high=high, sentence=sentence)
+    return left_open(msgspec.structs.replace(result, low=low, high=high), doubt.reason)
 
 
 def decide_throughput(context: Context[Any], observed: Observed) -> Decision:
@@ -347,8 +347,8 @@ def _decide_against(context: Context[Any], observed: Observed, shipped: float) -
 
 
 class Doubt(NamedTuple):
-    """A gain over another rate of the shipped server that decides otherwise, and a sentence that
-    says why that rate may be the right one.
+    """A gain over another rate of the shipped server that decides otherwise, and the reason, a
+    clause, why that rate may be the right one.
     """
 
     interval: Interval
@@ -366,38 +366,18 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> Doubt | None
     # Whoever is first and last on a machine that drifts must not decide.
     decision = _decide_against(context, observed, after.rate)
     if decision.state is not state:
-        reason = (
-            f"The shipped server answered {before.rate:.0f} requests/s before and"
-            f" {after.rate:.0f} after: by the second {_gain_would_be(context, decision)}."
-        )
-        return Doubt(decision.interval, reason)
+        rates = f"{before.rate:.0f} requests/s before and {after.rate:.0f} after"
+        return Doubt(decision.interval, f"the shipped server answered {rates}")
     # What the shipped server loses is as suspect as what the learner's does.
     for plateau in observed.shipped:
         decision = _decide_against(context, observed, plateau.alone)
         if decision.state is not state:
             reason = (
-                f"Beside {plateau.other_cores:.1f} cores of other programs the shipped server"
-                f" answered {plateau.rate:.0f} requests/s. Alone it might answer"
-                f" {plateau.alone:.0f}{_capped(plateau)}, and"
-                f" {_gain_would_be(context, decision)}."
+                f"other programs kept {plateau.other_cores:.1f} cores busy and slowed the shipped"
+                f" server, to {plateau.rate:.0f} of up to {plateau.alone:.0f} requests/s"
             )
             return Doubt(decision.interval, reason)
     return None
-
-
-def _gain_would_be(context: Context[Any], decision: Decision) -> str:
-    spec, interval = context.required("throughput"), decision.interval
-    bounds = format_range(interval.low, interval.high, spec.unit, spec.target)
-    return f"your gain would be {bounds}"
-
-
-def _capped(plateau: Plateau) -> str:
-    """Return what limits the shipped server's rate with nothing else running, after a comma; empty
-    where nothing is known to.
-    """
-    if plateau.alone < plateau.limit:
-        return ""
-    return ", the most that its pre-processing and the device allow"
 
 
 def impossible_gain(observed: Observed) -> str | None:

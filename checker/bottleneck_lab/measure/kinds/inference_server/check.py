@@ -53,7 +53,7 @@ def measure(context: Context[InferenceServerSettings]) -> Measured:
             "block_idle": idle,
             **check.details(observed),
         },
-        notes=[*servers, device_note(bench), *check.notes(observed)],
+        notes=[*servers, *check.notes(observed), device_note(bench)],
         speedup=check.measured_speedup(context, observed),
         conditions=check.conditions(observed),
     )
@@ -111,15 +111,12 @@ def device_note(bench: InferenceBench) -> str:
     """Describe the model and how long it takes."""
     batch, share = bench.context.settings.batch, bench.context.settings.device_share
     duration = f"{1000 * bench.device_s:.0f} ms for a batch of {batch} images"
-    basis = (
-        f"set to {share:g} of the CPU time that the shipped pre-processing takes for them on this"
-        " machine"
-    )
+    basis = f"{share:g} of the CPU time in which the shipped server prepares them"
     members = bench.sizing.members
     if members:
         networks = "1 network" if members == 1 else f"{members} networks"
         return (
             f"The model is an ensemble of {networks} on the GPU, which took {duration} when nothing"
-            f" else ran. The number of networks is {basis}."
+            f" else ran. The number of networks is set for {basis}."
         )
     return f"The device is emulated: it takes {duration}, {basis}."

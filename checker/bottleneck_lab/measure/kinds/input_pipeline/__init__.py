@@ -55,7 +55,7 @@ class InputPipelineKind(Kind[InputPipelineSettings]):
         "useful-utilisation": "target",
         "data-wait": "mechanism",
     }
-    required = tuple(criteria)
+    required = ("every-sample-once", "right-samples", "useful-utilisation")
     judge_functions: ClassVar[JudgeFunctions] = {
         "count": 1,
         "label": 2,

@@ -102,8 +102,8 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
             ],
         },
         notes=[
-            device_note(context, step_s, before_s),
             *gain_notes(context, run, before_s, foreign_cores),
+            device_note(context, step_s, before_s),
             *sharing_notes(run, max(step_s, after_s)),
         ],
         speedup=run.samples_per_s() * before_s if run.timed() else None,
@@ -180,15 +180,36 @@ def grade(
     drift: float,
     foreign_cores: float,
 ) -> list[CriterionResult]:
-    """Grade utilisation and data wait.
+    """Grade utilisation and, in a lab that asks for it, data wait.
 
     `drift`: how much more time the calibration took after the check than before. If the machine
     changed speed, only what holds at both speeds is decided. The data wait of a script that is far
     off is not measured.
     """
-    spec, wait = context.required("useful-utilisation"), context.required("data-wait")
+    spec, wait = context.required("useful-utilisation"), context.criterion("data-wait")
     if miss := far_off(context, run, step_s, foreign_cores):
-        return [miss, not_measured(wait, "because the device is used far too little")]
+        waits = [not_measured(wait, "because the device is used far too little")] if wait else []
+        return [miss, *waits]
+    results = [_grade_utilisation(spec, run, step_s, drift)]
+    if wait:
+        # How long a real device was busy was measured; of an emulated one it follows from its step.
+        paces = [1.0] if context.device == "cuda" else [1.0, drift]
+        idle = _decide_at_all(
+            wait, [[max(0.0, 1 - (1 - block) * pace) for block in run.idle()] for pace in paces]
+        )
+        results.append(grade_decision(wait, idle, "blocks"))
+    return [
+        not_held_against(_explained(result, drift), foreign_cores, rate=result.id == spec.id)
+        for result in results
+    ]
+
+
+def _grade_utilisation(
+    spec: CriterionSpec, run: PipelineRun, step_s: float, drift: float
+) -> CriterionResult:
+    """Grade the utilisation at both speeds of the machine. Where it holds, its figure is that over
+    all blocks, which is also what the gain follows from.
+    """
     speeds = [1.0, drift]
     decision = _decide_at_all(
         spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds]
@@ -197,31 +218,22 @@ def grade(
     missed = [overall * speed < sequential_test(spec).bar for speed in speeds]
     if decision.state is State.PASS and any(missed) and not all(missed):
         decision = msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
-    if decision.state is State.PASS and all(missed):
-        # Blocks leave out what lies between them; a script may be slow there alone.
-        busy = grade_value(spec, overall)
-    else:
-        busy = grade_decision(spec, decision, "blocks", overall if run.timed() else None)
-    # How long a real device was busy was measured; of an emulated one it follows from its step.
-    paces = [1.0] if context.device == "cuda" else speeds
-    idle = _decide_at_all(
-        wait, [[max(0.0, 1 - (1 - block) * pace) for block in run.idle()] for pace in paces]
+    if decision.state is not State.PASS:
+        return grade_decision(spec, decision, "blocks", overall if run.timed() else None)
+    # Blocks leave out what lies between them; a script may be slow there alone.
+    return grade_value(spec, overall, decision.samples, "blocks")
+
+
+def _explained(result: CriterionResult, drift: float) -> CriterionResult:
+    """Return an open result, with the reason where its interval alone would have decided."""
+    if result.holds is not None or not lies_on_one_side(result):
+        return result
+    faster = "faster" if drift < 1 else "slower"
+    sentence = (
+        f"{result.sentence} The machine was {abs(1 - drift):.0%} {faster} afterwards, and"
+        " at that speed the result would be different."
     )
-    results = []
-    for result in (busy, grade_decision(wait, idle, "blocks")):
-        if result.holds is None and lies_on_one_side(result):
-            # The interval alone would have decided: say why it does not.
-            faster = "faster" if drift < 1 else "slower"
-            sentence = (
-                f"{result.sentence} The machine was {abs(1 - drift):.0%} {faster} afterwards, and"
-                " at that speed the result would be different."
-            )
-            results.append(msgspec.structs.replace(result, sentence=sentence))
-        else:
-            results.append(result)
-    return [
-        not_held_against(result, foreign_cores, rate=result.id == spec.id) for result in results
-    ]
+    return msgspec.structs.replace(result, sentence=sentence)
 
 
 def _decide_at_all(spec: CriterionSpec, samples: list[list[float]]) -> Decision:
@@ -248,15 +260,11 @@ def gain_notes(
     if not run.timed():
         return []
     rate, called = run.samples_per_s(), context.settings.samples.called
-    shipped = f"{1 / loader_s:.3g} that the shipped loader makes"
+    shipped = f"{1 / loader_s:.3g} that the shipped loader makes with a core to itself"
+    gain = f", {rate * loader_s:.2f}x the {shipped}"
     if foreign_cores > BUSY_CORES:
-        gain = f" beside other programs, not to be compared with the {shipped}"
-    else:
-        gain = f", {rate * loader_s:.2f}x the {shipped}"
-    return [
-        f"Your script trained {rate:.3g} {called}/s{gain} with a core to itself, by this machine's"
-        " speed just before."
-    ]
+        gain = f" beside other programs. That does not compare with the {shipped}"
+    return [f"Your script trained {rate:.3g} {called}/s{gain}."]
 
 
 def sharing_notes(run: PipelineRun, alone_s: float) -> list[str]:
@@ -281,20 +289,16 @@ def device_note(context: Context[InputPipelineSettings], step_s: float, loader_s
     loader takes for a sample.
     """
     batch, called = context.settings.batch, context.settings.samples.called
-    rate = f"{1 / loader_s:.0f} shipped {called}/s"
     if context.device == "cuda":
         wanted_s = wanted_step_s(context.settings, loader_s)
         return (
             f"The GPU repeats every batch of {batch} {called} to take about {1000 * wanted_s:.0f}"
-            f" ms, and {1000 * step_s:.0f} ms in practice: it outruns one core of this machine"
-            f" ({rate}) as the emulated device does, and two cores can feed it."
+            f" ms, and {1000 * step_s:.0f} ms in practice, so that two cores can feed it."
         )
-    slowed, stands_for = ", and set", context.settings.stands_for
+    device, stands_for = "The device is emulated", context.settings.stands_for
     if stands_for:
-        slowed = f": {stands_for.name}, slowed {step_s / stands_for.step_s(batch):.0f}x"
-    faster = batch * loader_s / step_s
+        device += f": {stands_for.name}, slowed {step_s / stands_for.step_s(batch):.0f}x"
     return (
-        f"The device is emulated{slowed} so that it outruns one core of this machine ({rate}) by"
-        f" only {faster:.2g}x, as a real one may outrun its host. Its step of {batch} {called}"
-        f" takes {1000 * step_s:.0f} ms."
+        f"{device}. It takes {1000 * step_s:.0f} ms for {batch} {called},"
+        f" {batch * loader_s / step_s:.2g}x as fast as the shipped loader makes them."
     )
