@@ -44,8 +44,7 @@ def undecided(held: dict[str, bool], answers: str = "cause evidence where") -> C
     """Return work whose wait is gone and whose target the measurement could not decide."""
     work = judged("stuttering-tagger", "virtual", held, answers)
     criteria = [
-        replace(one, holds=None if one.id == "step-speedup" else one.holds)
-        for one in work.criteria
+        replace(one, holds=None if one.id == "step-speedup" else one.holds) for one in work.criteria
     ]
     return replace(work, outcome=Outcome.INCONCLUSIVE, reason=None, criteria=criteria)
 

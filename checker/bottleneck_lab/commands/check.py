@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +31,6 @@ from bottleneck_lab.measure.quiet import busy_cores_allowed, describe_others, wa
 from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.captures import capture_of, readable
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
@@ -123,10 +121,7 @@ def command(
             warning = mismatch(captures[-1], attempt.verdict)
         if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT, "wrong diagnosis"):
             say(f"\nCapture {warning}", style="yellow")
-        note(
-            f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report"
-            " --html` plots them."
-        )
+        note(f"Recorded as check {attempt.number}; `lab history` lists all.")
         say_next_step(workspace, checked.attempts, checked.record)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
@@ -158,17 +153,9 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
         return
     if others := describe_others(needed):
         note(
-            f"{others}, and this check needs {_cores_words(needed)} to itself: it may not be able"
-            " to decide. Close them, or let `lab check --when-quiet 10` wait for them. Ctrl-C stops"
-            " this check."
+            f"{others}: this check may not be able to decide. Close them, or let `lab check"
+            " --when-quiet 10` wait for them."
         )
-
-
-def _cores_words(needed: int) -> str:
-    """Return the cores that a check needs in words, never more than the machine has: a check that
-    has fewer takes turns on them with what it measures.
-    """
-    return counted(needed, "core") if needed < (os.cpu_count() or 1) else "all of them"
 
 
 def _waiting_for(cores: float, allowed: float, left_s: float) -> str:

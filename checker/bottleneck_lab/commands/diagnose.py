@@ -48,7 +48,7 @@ from bottleneck_lab.workspace.commitments import (
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.hints import take_hint
-from bottleneck_lab.workspace.next_step import has_looked, records_itself
+from bottleneck_lab.workspace.next_step import has_looked
 from bottleneck_lab.workspace.progress import note_hint
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
@@ -344,16 +344,7 @@ def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str 
         say(f"      {line}", style="dim", hang=3)
 
 
-_VERDICT = (
-    "`lab check` says whether they are right, once your work runs to its end and its results are"
-    " right; it need not be fast."
-)
-_VERDICT_OF_WRONG = "`lab check` says whether they are right, once your work runs to its end."
-_VERDICT_OF_RECORDING = "`lab check` says whether they are right."
-_CORRECTS = (
-    "`lab diagnose -a ID=VALUE` corrects an answer; where work is graded, a corrected answer earns"
-    " no points."
-)
+_GRADED = "`lab check` says whether the answers are right; `lab diagnose -a ID=VALUE` corrects one."
 
 
 def _conclude(
@@ -382,7 +373,7 @@ def _conclude(
             if graded <= _found_right(workspace, answers).keys():
                 say("\nThese answers are committed, and a check found them right.")
             else:
-                say(f"\nThese answers are committed already. {_when_graded(workspace)} {_CORRECTS}")
+                say(f"\nThese answers are committed already. {_GRADED}")
             say_next_step(workspace, load_attempts(workspace), record)
         else:
             say(
@@ -395,35 +386,15 @@ def _conclude(
         say_next_step(workspace, load_attempts(workspace), record)
     else:
         say(
-            f"\nCommitted as correction {len(record.commitments) - 1}. A right correction passes"
-            " the check; where work is graded, points go to the first diagnosis."
+            f"\nCommitted as correction {len(record.commitments) - 1}. A right one passes the"
+            " check; your first diagnosis stays the one that counts."
         )
         say_next_step(workspace, load_attempts(workspace), record)
 
 
-def _when_graded(workspace: Workspace) -> str:
-    """Return when a check grades the answers: those about a recording in every check, others with
-    work that is no more wrong than the shipped code.
-    """
-    if records_itself(workspace):
-        return _VERDICT_OF_RECORDING
-    return _VERDICT_OF_WRONG if workspace.lab.spec.starter_fails == "wrong output" else _VERDICT
-
-
 def _explain_first_commitment(workspace: Workspace) -> None:
-    """Print what the commitment opens, and what a check asks for besides right answers."""
-    say(
-        "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
-        f" {_when_graded(workspace)} {_CORRECTS}"
-    )
-    # Of a program that measures others a capture has neither causes nor findings, and of one that
-    # records itself the tool's figures would be the answers.
-    explains = workspace.lab.spec.measure != "benchmark" and not records_itself(workspace)
-    if explains and numbered(workspace.captures):
-        say(
-            "\n`lab report` now names causes, findings and the largest possible gain; after your"
-            " first check also what usually helps, and what the tool measured next to your answers."
-        )
+    """Print what the commitment is worth, and what a check asks for besides right answers."""
+    say(f"\nCommitted as your first diagnosis, the one that counts. {_GRADED}")
     # The brief withholds some of these limits, because they give the cause away.
     device = workspace.lab.spec.devices.get(workspace.info.device)
     criteria = device.criteria if device else []
@@ -435,7 +406,6 @@ def _explain_first_commitment(workspace: Workspace) -> None:
         if each.kind in ("target", "mechanism") or (wrong and each.kind == "correctness")
     ]
     if limits:
-        besides = "right answers" if wrong else "right answers and right results"
-        say(f"\nBesides {besides}, a check asks for this:")
+        say("\nA check also asks for this:")
     for limit in limits:
         say(f"  {describe_criterion(limit)}", hang=2)

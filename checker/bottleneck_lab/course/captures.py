@@ -114,8 +114,7 @@ def disturbance(summary: Summary, folder: Path) -> str:
         return ""
     return (
         f"Other programs kept {others:.1f} of {described['environment']['cores']} cores busy while"
-        " this was recorded: the host's times are too long, and other lines may be the longest."
-        " Capture again on a quiet machine before you rely on them."
+        " this was recorded: the host's times are too long."
     )
 
 

@@ -182,14 +182,13 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
     """Return how long a stretch may be, in ms of the capture if there is one, and how much of it
     has to be what the question asks for.
     """
-    shares = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
-    limits = f"{shares} long"
+    limits = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
     if seen is not None:
         least, most = (_format_ms(share * seen.span_ns) for share in (LEAST_STRETCH, MOST_STRETCH))
-        limits = f"{least} to {most} ms long ({shares}, {_format_ms(seen.span_ns)} ms)"
+        limits = f"{least} to {most} ms"
     return (
-        f"A stretch is {limits}, or as long as the longest gap. At least {question.least:.0%} of"
-        " it must be what the question asks for: trim what a gap begins or ends with beside that."
+        f"Mark {limits}, or the longest gap; at least {question.least:.0%} of it must show what is"
+        " asked for."
     )
 
 

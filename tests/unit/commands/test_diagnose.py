@@ -81,7 +81,7 @@ def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, 
 
 def test_the_limits_of_a_stretch_are_named_where_it_is_asked_for(workspace):
     output = " ".join(diagnose().output.split())
-    assert re.search(r"A stretch is [\d.]+ to [\d.]+ ms long \(", output)
+    assert re.search(r"Mark [\d.]+ to [\d.]+ ms, or the longest gap", output)
     shutil.rmtree(workspace.captures)
     assert "0.2% to 10% of the capture" in " ".join(diagnose().output.split())
 
@@ -109,7 +109,7 @@ def test_without_a_capture_the_way_to_one_comes_first(workspace):
 
 def test_what_is_committed_already_is_said_so(workspace):
     assert "Still to answer" in diagnose(*ANSWERS[:2]).output
-    assert "kept as your first diagnosis, the one that counts" in diagnose(*ANSWERS).output
+    assert "Committed as your first diagnosis, the one that counts" in diagnose(*ANSWERS).output
     again = diagnose().output
     assert "not committed" not in again
     assert "These answers are committed already. `lab check` says whether" in again
@@ -150,7 +150,7 @@ def test_a_report_that_explains_nothing_is_not_promised(tmp_path, monkeypatch):
     leave_capture(workspace)
     monkeypatch.chdir(workspace.root)
     output = diagnose("notebook=1", "nightly=1", "paper=1").output
-    assert "kept as your first diagnosis" in " ".join(output.split())
+    assert "Committed as your first diagnosis" in " ".join(output.split())
     assert "`lab report` now names" not in " ".join(output.split())
     assert "`lab run` shows what each change brings" in " ".join(output.split())
 
@@ -161,8 +161,7 @@ def test_where_the_shipped_code_is_wrong_all_that_a_check_asks_for_is_named(tmp_
     workspace, _ = start_workspace(find_lab("timing-pitfalls"), tmp_path / "work", "virtual")
     monkeypatch.chdir(workspace.root)
     output = " ".join(diagnose("notebook=1", "nightly=1", "paper=1").output.split())
-    assert "says whether they are right, once your work runs to its end. " in output
-    limits = output.partition("Besides right answers, a check asks for this:")[2]
+    limits = output.partition("A check also asks for this:")[2]
     assert "at least 92% of the intervals contain the true cost" in limits
     assert "in the machine time that it is given" in limits
 
@@ -275,7 +274,7 @@ def test_answers_that_a_check_found_right_are_marked_with_its_figures(workspace)
     leave_check(workspace, holds=True, cause=f"'{cause}' is right.", evidence=figure)
     shown = " ".join(diagnose().output.split())
     assert f"{cause} ✓ Check 1 evidence: 60% ✓ Check 1: {figure} where:" in shown
-    assert "`lab check` says whether they are right" in shown, "the stretch was not judged"
+    assert "`lab check` says whether the answers are right" in shown, "the stretch was not judged"
     leave_check(workspace, holds=True, where="10-20 ms is what your capture shows.")
     done = " ".join(diagnose().output.split())
     assert "These answers are committed, and a check found them right." in done
@@ -348,7 +347,7 @@ def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspac
     )
     assert "Next: lab diagnose" in drafted.output
     assert not load_record(workspace).commitments
-    assert "kept as your first diagnosis" in " ".join(diagnose().output.split())
+    assert "Committed as your first diagnosis" in " ".join(diagnose().output.split())
     assert len(load_record(workspace).commitments) == 1
 
 

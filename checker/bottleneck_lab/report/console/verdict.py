@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.catalog import criterion_label, current_name
+from bottleneck_lab.grading.criteria import OPEN_BECAUSE
 from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
@@ -51,9 +53,8 @@ def render_verdict(
     reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
     for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, verdict, criterion)
+    _print_reasons(sheet, reached)
     _print_unmeasured(sheet, verdict)
-    if any(each.holds is None and not words.describe_doubt(each) for each in reached):
-        sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [
         words.describe_prediction(verdict),
@@ -70,8 +71,8 @@ def render_verdict(
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes[:_NOTES])
     if len(verdict.notes) > _NOTES:
-        more = f"{len(verdict.notes) - _NOTES} more, on what this rests on"
-        sheet.line(f"{more}: `lab report --html` lists them.", indent=1, style="dim")
+        more = f"{len(verdict.notes) - _NOTES} more: `lab report --html` lists them."
+        sheet.line(more, indent=1, style="dim")
     # When it was checked and who vouches for it; machine and isolation are on the page and in
     # --json.
     sheet.blank()
@@ -99,6 +100,7 @@ def render_last_verdict(verdict: Verdict, console: Console) -> None:
         # A check's own count is nowhere else; other figures are in the capture and its page.
         if criterion.holds is not True or _is_counted(criterion):
             _print_criterion(sheet, verdict, criterion)
+    _print_reasons(sheet, reached)
     held = [
         criterion_label(verdict.lab, verdict.device, each.id)
         for each in reached
@@ -113,7 +115,7 @@ def render_last_verdict(verdict: Verdict, console: Console) -> None:
     sheet.line("`lab report --html` has the whole verdict.", indent=1, style="dim")
 
 
-_NOTES = 4
+_NOTES = 2
 """Notes in the terminal: the first say most, and the rest is the same after every check."""
 
 _ORDER = {False: 0, None: 1, True: 2}
@@ -137,7 +139,8 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
             lead_style=f"bold {style}",
         )
         return
-    sentence = f"{criterion.sentence} {words.describe_doubt(criterion)}".strip()
+    text, because, _ = criterion.sentence.partition(OPEN_BECAUSE)
+    sentence = f"{text}: undecided" if because else text
     sheet.line(sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
     if gauge:
@@ -145,8 +148,18 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         bar = sheet.bar(
             low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
         )
-        figure = sheet.safe(f"  {_figure(verdict, criterion)}")
-        sheet.line(Text.assemble((bar, style), figure), indent=3)
+        measured = words.format_measured(criterion)
+        figure = "" if measured in sentence else f"  {measured}"
+        sheet.line(Text.assemble((bar, style), sheet.safe(figure)), indent=3)
+
+
+def _print_reasons(sheet: Sheet, criteria: Sequence[CriterionResult]) -> None:
+    """Print why some of the criteria stayed open, each reason once."""
+    open_ = [each.sentence for each in criteria if each.holds is None]
+    reasons = {each.partition(OPEN_BECAUSE)[2].rstrip(".") for each in open_}
+    for reason in sorted(reasons):
+        why = f"because {reason}" if reason else "because the target lies within what was measured"
+        sheet.line(f"(? undecided, {why})", style="dim", indent=1)
 
 
 def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
