@@ -55,7 +55,7 @@ def test_the_line_of_a_wait_has_the_load_the_limit_and_what_is_left(monkeypatch)
 
 @pytest.mark.parametrize("slug", ["stuttering-tagger", "ddp-scaling", "perf-gate"])
 def test_a_modelled_lab_never_waits_nor_speaks_of_a_busy_machine(notes, slug, monkeypatch):
-    monkeypatch.setattr(check.os, "getloadavg", lambda: (9.0, 9.0, 9.0))
+    monkeypatch.setattr(quiet.os, "getloadavg", lambda: (9.0, 9.0, 9.0))
     assert notes(slug, "virtual") == ("", [])
     remark, waits = notes(slug, "virtual", when_quiet=2)
     assert "modelled" in remark
