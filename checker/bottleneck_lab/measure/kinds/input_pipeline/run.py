@@ -42,9 +42,8 @@ def run(context: Context[InputPipelineSettings], on_line: OnLine) -> int:
         rate = seen.samples_per_s()
         busy = rate * step_s / seen.batch
         on_line(
-            f"{rate:.1f} {context.settings.samples.called}/s; the device was useful {busy:.0%} of"
-            f" the time, with its step set to {1000 * step_s:.0f} ms by this machine's speed just"
-            " now. A check sets it anew: this is a hint, not a verdict"
+            f"{rate:.1f} {context.settings.samples.called}/s; the device was busy {busy:.0%} of the"
+            " time. That is a hint: `lab check` gives the verdict."
         )
     return status
 
