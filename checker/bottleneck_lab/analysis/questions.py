@@ -27,6 +27,16 @@ a number of its own.
 """
 
 
+_ONCE = """(SELECT *, max(start, coalesce(max(end) OVER (PARTITION BY thread, name
+                ORDER BY start, end DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+                start)) AS begun FROM {})"""
+"""The rows of a table of the host, each with when its own time has `begun`: after the end of those
+of its name and thread around it, whose time holds it. So does `lab report --gap` count.
+"""
+_TOTAL = "sum(max(end - begun, 0)) / 1e6"
+"""The time of rows that are counted so, ms."""
+
+
 @dataclass(frozen=True)
 class Question:
     """A question's name, the question itself, and the SELECT that answers it."""
@@ -54,10 +64,10 @@ QUESTIONS = (
     Question(
         "top-operators",
         "Which operators took most of the host's time, with what they call?",
-        """
-        SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+        f"""
+        SELECT name, count(*) AS calls, sum(max(operators.end - begun, 0)) / 1e6 AS total_ms,
                avg(duration) / 1e3 AS mean_us
-        FROM operators JOIN counted
+        FROM {_ONCE.format("operators")} AS operators JOIN counted
           ON counted.rank = operators.rank AND operators.start >= counted.start
             AND operators.start < counted.host_end
         GROUP BY name ORDER BY total_ms DESC LIMIT 20
@@ -121,10 +131,10 @@ QUESTIONS = (
         "How long did each marked range take on the host, in the whole capture? (All steps are one"
         " row. A step in a report ends with its work on the device.)",
         f"""
-        SELECT {_FOLDED} AS name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
+        SELECT {_FOLDED} AS name, count(*) AS times, {_TOTAL} AS total_ms,
                avg(duration) / 1e6 AS mean_ms, min(duration) / 1e6 AS shortest_ms,
                max(duration) / 1e6 AS longest_ms
-        FROM ranges GROUP BY 1 ORDER BY total_ms DESC LIMIT 50
+        FROM {_ONCE.format("ranges")} AS ranges GROUP BY 1 ORDER BY total_ms DESC LIMIT 50
         """,
     ),
     Question(
@@ -140,11 +150,11 @@ QUESTIONS = (
                     ELSE substr(max(threads.name), 1, instr(max(threads.name) || ' (', ' (') - 1)
                END AS thread,
                count(*) AS stretches,
-               sum(min(idle.end, ranges.end) - max(idle.start, ranges.start)) / 1e6 AS idle_ms,
-               100.0 * sum(min(idle.end, ranges.end) - max(idle.start, ranges.start))
+               sum(min(idle.end, ranges.end) - max(idle.start, ranges.begun)) / 1e6 AS idle_ms,
+               100.0 * sum(min(idle.end, ranges.end) - max(idle.start, ranges.begun))
                  / (SELECT sum(duration) FROM recorded) AS percent
-        FROM ranges CROSS JOIN idle
-          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
+        FROM {_ONCE.format("ranges")} AS ranges CROSS JOIN idle
+          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.begun
         LEFT JOIN threads ON threads.thread = ranges.thread
         WHERE ranges.name = {_FOLDED}
         GROUP BY ranges.name ORDER BY idle_ms DESC LIMIT 20
@@ -240,11 +250,13 @@ QUESTIONS = (
         "lines",
         "Which lines or functions of Python took most time in the whole capture, where recorded?"
         " (Each with all that it calls, over all processes together; percent is of the steps' time,"
-        " so nested lines and several processes come to more than 100.)",
-        """
-        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
-               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
-        FROM python GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        " so nested lines and several processes come to more than 100. Where its shortest and its"
+        " longest time are far apart, its calls do different things.)",
+        f"""
+        SELECT name, count(*) AS times, {_TOTAL} AS total_ms,
+               min(duration) / 1e6 AS shortest_ms, max(duration) / 1e6 AS longest_ms,
+               1e8 * {_TOTAL} / (SELECT sum(duration) FROM recorded) AS percent
+        FROM {_ONCE.format("python")} AS python GROUP BY name ORDER BY total_ms DESC LIMIT 20
         """,
     ),
     Question(

@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.device.graphs import find_graph_nodes
 from bottleneck_lab.analysis.host.startup import find_startup
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.questions import QUESTIONS, ask
-from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.selection import figures_within, select
 from bottleneck_lab.analysis.steps.figures import find_step_figures
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import analyse, summarise
@@ -252,6 +252,36 @@ def test_the_longest_line_is_told_from_the_others(loaded):
         assert within["longest_line_share"] == pytest.approx(1.0)
         assert elsewhere["longest_line_share"] == 0
     assert percent(loaded(*shared, *lines), "lines", "(7)") == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("category", "question", "kind"),
+    [
+        ("python_function", "lines", "Python"),
+        ("cpu_op", "top-operators", "operator"),
+        ("user_annotation", "ranges", "range"),
+    ],
+)
+def test_what_calls_itself_counts_once_as_in_a_stretch(loaded, category, question, kind):
+    """Of a name, 500 µs with 300 and 100 of its own inside, 200 on another thread, and 1 later."""
+    name = "walk.py(3): walk"
+    timeline = loaded(
+        event(category, name, 0, 500),
+        event(category, name, 100, 300),
+        event(category, name, 200, 100),
+        event(category, name, 150, 200, tid=2),
+        event(category, name, 900, 1),
+    )
+    answer = ask(timeline, question)
+    row = dict(zip(answer.columns, answer.rows[0], strict=True))
+    assert row["total_ms"] == pytest.approx(0.701)
+    selection = select(timeline, analyse(timeline).times, Window(0, 901_000))
+    rows = [each for use in selection.threads for each in use.names]
+    assert {each.kind for each in rows} == {kind}
+    assert sum(each.time_ns for each in rows) == 701_000
+    assert sum(each.rows for each in rows) == row.get("calls", row.get("times")) == 5
+    if question == "lines":
+        assert (row["shortest_ms"], row["longest_ms"]) == (0.001, 0.5)
 
 
 @pytest.fixture
