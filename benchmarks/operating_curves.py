@@ -139,13 +139,13 @@ def simulated_row(name: str, folder: Path) -> list[str]:
         ]
         wrong = [id_ for id_, (problem, *_) in judge.judge(done, settings).items() if problem]
         failed.update([*wrong, *(["any"] if wrong else [])])
-    criteria = ("any", "cost", "coverage", "width", "shrinks")
+    criteria = ("any", "cost", "coverage", "width")
     return [name, *(f"{failed[id_] / SIMULATED:.2%}" for id_ in criteria)]
 
 
 def simulated_rows() -> Iterator[list[str]]:
     lab = find_lab("timing-pitfalls")
-    yield ["work", "FAIL", "for cost", "coverage", "width", "shrinking"]
+    yield ["work", "FAIL", "for cost", "coverage", "width"]
     yield simulated_row("solution", lab.solution)
     for folder in variants(lab):
         yield simulated_row(folder.name, folder)
@@ -226,7 +226,7 @@ that errs a known share of the time; the last one, how often it passes a server 
 ## `timing-pitfalls`: works, by simulated checks
 
 {SIMULATED:,} checks each, drawn from {POOL:,} functions of either kind on an emulated machine. It
-is as slow as a check on `cuda`, which has the least time, but nothing disturbs it, so real checks
+is as slow as a check on `cuda`, but nothing disturbs it, so real checks
 fail somewhat more often. FAIL counts running out of time, too, which has no column. Works in
 italics are wrong ones of `tests/mutants/`.
 

@@ -195,7 +195,7 @@ def practice_line(trial: Trial) -> str:
             f" {trial.job.budget_s:.0f} s"
         )
     whole = set(emulator().BENCHMARKS)
-    named = "all six" if trial.answer == whole else ", ".join(sorted(trial.answer)) or "passes"
+    named = "all six" if trial.answer == whole else ", ".join(sorted(trial.answer)) or "-"
     true = "all six" if trial.slower == whole else ", ".join(sorted(trial.slower)) or "-"
     caught = trial.slower & trial.answer
     marks = []
@@ -206,10 +206,11 @@ def practice_line(trial: Trial) -> str:
         marks = ["caught"]
     if trial.alarm:
         marks += ["false alarm"]
-    return (
-        f"{trial.name:10} {trial.job.used_s:4.0f} s   gate: {named:32} truly slower: {true:12}"
-        f" {', '.join(marks)}".rstrip()
-    )
+    line = f"{trial.name:10}{named:34}{true:14}{', '.join(marks):34}{trial.job.used_s:4.0f} s"
+    return f"{HEADING}\n{line}" if trial.name == "commit 0" else line
+
+
+HEADING = f"{'':10}{'the gate names':34}{'slower':14}"
 
 
 def practice_summary(done: list[Trial], settings: dict[str, Any]) -> str:
@@ -287,15 +288,16 @@ def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:
 
 def _alarms(done: list[Trial], look: list[int]) -> tuple[str | None, int, float | None]:
     """Judge the false alarms by the last look that was reached."""
-    (wanted, fewest, most), jobs, alarms = look, len(later(done)), false_alarms(done)
+    (_, fewest, most), jobs, alarms = look, len(later(done)), false_alarms(done)
     if not jobs:
         return None, jobs, None
-    limits = f"with at most {fewest} of {wanted:,} a gate passes, with {most} it fails"
-    share = Counted(alarms, jobs, "jobs", note=limits)
     if alarms <= fewest:
-        return None, jobs, share
+        return None, jobs, Counted(alarms, jobs, "jobs", note=f"wanted at most {fewest}")
     if alarms < most:
+        note = f"wanted at most {fewest}, {most} are too many"
+        share = Counted(alarms, jobs, "jobs", note=note)
         return Open(f"{share.words}."), jobs, share
+    share = Counted(alarms, jobs, "jobs", note=f"{most} are too many")
     whole = sum(trial.alarm and len(trial.answer) == len(emulator().BENCHMARKS) for trial in done)
     shared = ""
     if 3 * whole >= alarms:

@@ -8,7 +8,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -21,27 +21,23 @@ from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, requ
 from bottleneck_lab.measure.kinds.benchmark.trials import Counted
 from bottleneck_lab.wording import counted
 
-CLAIMED = 0.95
-"""How often an interval claims to contain the true cost."""
-PENALTY = 2 / (1 - CLAIMED)
-"""The interval score is the width plus so many times what the interval misses the cost by. On
-average it is lowest for intervals that contain the cost as often as they claim, and are no wider
-than that takes (Gneiting and Raftery 2007, section 6.2).
-"""
 OF_MEDIAN = 1.18
 """The standard error of the median of n calls, times the root of n, over the scale of the calls:
 half the inverse of the density of `Device._symmetric` at its middle.
 """
-WIDTH, HONEST = 3.92, 4.68
-"""The width of an honest interval around a normal estimate, and its score on average, in standard
-errors of the estimate.
+WIDTH = 3.92
+"""The width of a 95% interval around a normal estimate, in standard errors of the estimate."""
+CALLS, TIME = 40, 0.5
+"""An honest interval is of that many calls of a steady function; of a varying one, of those that
+fit into this share of the machine time.
+"""
+NARROW = 0.25
+"""An interval below this share of what all calls made can tell is a claim, not a measurement: a
+slip of arithmetic empties some, and steady functions forgive it. Of right ones, those between two
+ticks of the device's clock are as narrow, a quarter of a check's at most: more than half are wrong.
 """
 SHOWN = 3
 """So many of the intervals that miss are described."""
-CALLS, TIME = 40, 0.5
-"""Where calls hardly vary, that many are enough; otherwise, those that fit into this share of the
-machine time.
-"""
 
 
 @cache
@@ -99,6 +95,8 @@ class Trial:
     noisy: bool = False
     benchmark: str = "benchmark"
     answer: tuple[float, ...] = ()
+    row: list[Trial] = field(default_factory=list)
+    """On a practice function: what was measured on it so far, this trial last."""
 
     @property
     def arguments(self) -> list[str]:
@@ -144,33 +142,34 @@ class Trial:
         """How far the estimate is from the true cost, as a share of that cost."""
         return abs(self.answer[0] / self.cost_s - 1)
 
+    @property
+    def width_s(self) -> float:
+        """The width of the interval."""
+        return self.answer[2] - self.answer[1]
+
     def missed_by(self, nearly: float) -> float:
         """How far the true cost is outside the interval, less `nearly`: shares of the cost."""
         _, low, high = (figure / self.cost_s for figure in self.answer)
         return max(0.0, low - 1 - nearly, 1 - nearly - high)
 
-    def score(self, nearly: float) -> float:
-        """The interval score over that which an honest interval has on average."""
-        _, low, high = (figure / self.cost_s for figure in self.answer)
-        return (high - low + PENALTY * self.missed_by(nearly)) / self.honest_score
-
     @property
-    def honest_score(self) -> float:
-        """The score, a share of the cost, of an honest interval around the median of
-        `honest_calls`.
-        """
-        spread = math.hypot(self.function.jitter, self.device.scale.grain_s / self.cost_s)
-        return HONEST * OF_MEDIAN * spread / math.sqrt(self.honest_calls)
-
-    @property
-    def honest_width(self) -> float:
-        """The width of that interval, a share of the cost."""
-        return WIDTH / HONEST * self.honest_score
+    def is_narrow(self) -> bool:
+        """True if all calls that were made can hardly tell the cost so precisely."""
+        return bool(self.width_s < NARROW * self._width_of(max(self.device.runs, 1)))
 
     @property
     def relative_width(self) -> float:
         """The width of the interval over an honest one's."""
-        return 2 * self.half_width / self.honest_width
+        return self.width_s / self.honest_s
+
+    @property
+    def honest_s(self) -> float:
+        """The width of a 95% interval around the median of `honest_calls`."""
+        return self._width_of(self.honest_calls)
+
+    def _width_of(self, calls: float) -> float:
+        spread_s = math.hypot(self.function.jitter * self.cost_s, self.device.scale.grain_s)
+        return WIDTH * OF_MEDIAN * spread_s / math.sqrt(calls)
 
     @property
     def honest_calls(self) -> float:
@@ -178,11 +177,6 @@ class Trial:
         warm_s = self.function.compile_s + self.cost_s * sum(self.function.tuning)
         calls = TIME * (self.device.budget_s - warm_s) / self.cost_s
         return float(calls if self.noisy else min(calls, CALLS))
-
-    @property
-    def half_width(self) -> float:
-        """Of the interval, as a share of the estimate."""
-        return (self.answer[2] - self.answer[1]) / 2 / self.answer[0]
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
@@ -204,6 +198,7 @@ def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
             return
 
 
+BENCHMARKS = ("notebook", "nightly", "paper", "benchmark")
 PRACTICE = {
     "short": (0.05, False),
     "long": (0.05, False),
@@ -229,10 +224,13 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
         function = emulator().Function(
             cost_s, jitter, launch_s, 0.04, TUNING, 2 << 20, 0.6, 0.12, lazy
         )
-        for benchmark in ("notebook", "nightly", "paper", "benchmark"):
+        row: list[Trial] = []
+        for benchmark in BENCHMARKS:
             rng, budget_s = np.random.default_rng(seed), settings["budget_s"][-1]
             device = device_for(function, rng, budget_s, settings)
-            yield Trial(name, function, device, jitter > 0.1, benchmark)
+            trial = Trial(name, function, device, jitter > 0.1, benchmark, row=row)
+            row.append(trial)
+            yield trial
 
 
 def profiled(settings: dict[str, Any]) -> Trial:
@@ -254,32 +252,41 @@ def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
 
 
 def practice_line(trial: Trial) -> str:
-    """Return the line that `lab run` prints for a practice trial."""
-    if trial.late and trial.benchmark == "benchmark":
-        return _describe_late(trial, trial.benchmark)
-    if not trial.answer:
+    """Return the row of a practice function, once the learner's own benchmark has measured it."""
+    if trial.benchmark != BENCHMARKS[-1]:
         return ""
-    interval = " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
-    ends = f"   interval {interval} µs" if interval else ""
-    true = f"   true cost {1e6 * trial.cost_s:,.1f} µs"
-    return f"{trial.name:8}{trial.benchmark:10}{1e6 * trial.answer[0]:12,.1f} µs{true}{ends}"
+    if trial.late:
+        return _describe_late(trial, trial.benchmark)
+    figures = [f"{1e6 * one.answer[0]:,.1f}" if one.answer else "-" for one in trial.row]
+    cells = "".join(f"{figure:>12}" for figure in [f"{1e6 * trial.cost_s:,.1f}", *figures])
+    interval = _interval(trial) if len(trial.answer) == 3 else ""
+    width = format_figure(trial.relative_width, "x") if usable(trial) else ""
+    line = f"{trial.name:8}{cells}   {interval:22}{width:>8}"
+    return f"{HEADING}\n{line}" if trial.name == next(iter(PRACTICE)) else line
+
+
+HEADING = (
+    f"{'µs':8}{'true cost':>12}"
+    + "".join(f"{benchmark:>12}" for benchmark in BENCHMARKS)
+    + f"   {'its interval':22}{'width':>8}"
+)
 
 
 def practice_summary(done: list[Trial], settings: dict[str, Any]) -> str:
     """Return how many of the practice functions the learner's `benchmark` gets right."""
-    own = [trial for trial in done if trial.benchmark == "benchmark"]
+    own = [trial for trial in done if trial.benchmark == BENCHMARKS[-1]]
     good = [trial for trial in own if usable(trial)]
     quiet = [trial for trial in own if not trial.noisy]
     close = sum(usable(trial) and trial.error <= settings["within"] for trial in quiet)
     contained = sum(not trial.missed_by(settings["nearly"]) for trial in good)
-    widths = ", ".join(format_figure(trial.relative_width, "x") for trial in good)
+    widest = max((trial.relative_width for trial in good), default=math.nan)
     odd = [f" {_odd(trial)}" for trial in own if trial.answer and not usable(trial)]
     return (
-        f"benchmark: {contained} of {len(own)} intervals contain the true cost to within"
-        f" {format_figure(settings['nearly'], 'share')}"
-        + (f"; their widths are {widths} an honest one's" if widths else "")
-        + f". Where calls vary by less than 10%, {close} of {len(quiet)} estimates are within"
-        f" {format_figure(settings['within'], 'share')} of it.{''.join(odd)}"
+        f"benchmark: {close} of {len(quiet)} estimates of steady functions are within"
+        f" {format_figure(settings['within'], 'share')}; {contained} of {len(own)} intervals"
+        " contain the true cost"
+        + (f"; the widest is {format_figure(widest, 'x')} an honest one's" if good else "")
+        + f".{''.join(odd)}"
     )
 
 
@@ -319,9 +326,8 @@ def judge(
     quiet, noisy = ([trial for trial in judged if trial.noisy is kind] for kind in (False, True))
     parts = {
         "cost": _wrong_costs(quiet, settings),
-        "coverage": _missed(noisy, settings),
-        "width": _scores(quiet, noisy, settings),
-        "shrinks": _growth(noisy, settings),
+        "coverage": _missed(quiet, noisy, settings),
+        "width": _too_wide(quiet, noisy, settings),
     }
     problem = None
     if late:
@@ -382,8 +388,7 @@ def _wrong_costs(
         return None, len(quiet), worst and worst.error
     side = "low" if worst.answer[0] < worst.cost_s else "high"
     problem = (
-        f"{len(wrong)} of {len(quiet)} estimates {'is' if len(wrong) == 1 else 'are'} further off."
-        " The worst is"
+        f"{len(wrong)} of {len(quiet)} {'is' if len(wrong) == 1 else 'are'} further off. The worst:"
         f" {_microseconds(worst.answer[0])} for a function that costs"
         f" {_microseconds(worst.cost_s)}: {_times(worst, settings['within'])} too {side}."
     )
@@ -401,78 +406,77 @@ def _microseconds(seconds: float) -> str:
     return f"{1e6 * seconds:,.1f} µs"
 
 
-def _missed(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
-    misses = sum(trial.missed_by(settings["nearly"]) > 0 for trial in noisy)
-    if not noisy:
-        return None, 0, None
-    share = Counted(len(noisy) - misses, len(noisy), against=settings["contain"])
-    # `share` itself may miss the limit by what floats round.
-    if 1 - misses / len(noisy) >= settings["contain"]:
-        return None, len(noisy), share
-    furthest = sorted(noisy, key=lambda trial: -trial.missed_by(settings["nearly"]))
-    shown = "; ".join(map(_describe_miss, furthest[: min(SHOWN, misses)]))
-    return f"{misses} of {len(noisy)} miss it. The furthest: {shown}.", len(noisy), share
-
-
-def _describe_miss(trial: Trial) -> str:
-    """Return an interval beside the cost that it misses, with the calls that were made."""
-    low, high = (f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
-    return (
-        f"{low} to {high} µs after {trial.device.calls:,} calls of a function that costs"
-        f" {_microseconds(trial.cost_s)}"
-    )
-
-
-def _scores(
+def _missed(
     quiet: list[Trial], noisy: list[Trial], settings: dict[str, Any]
 ) -> tuple[str | None, int, float | None]:
-    """Judge the group of functions whose intervals score worst: one must not pay for another."""
+    """Judge the kind of functions whose intervals contain the cost less often."""
+    shares = []
+    for name, kind in (("varying", noisy), ("steady", quiet)):
+        if kind:
+            wrong = _not_contained(kind, settings["nearly"])
+            shares.append((1 - len(wrong) / len(kind), name, kind, wrong))
+    if not shares:
+        return None, 0, None
+    held, name, kind, wrong = min(shares, key=lambda share: share[0])
+    count = len(quiet) + len(noisy)
+    share = Counted(len(kind) - len(wrong), len(kind), against=settings["contain"])
+    # `share` itself may miss the limit by what floats round.
+    if held >= settings["contain"]:
+        return None, count, share
+    shown = "; ".join(_describe_miss(trial, settings["nearly"]) for trial in wrong[:SHOWN])
+    problem = f"{len(wrong)} of {len(kind)} for {name} functions do not. The furthest: {shown}."
+    return problem, count, share
+
+
+def _not_contained(kind: list[Trial], nearly: float) -> list[Trial]:
+    """Return the functions whose intervals do not contain the cost, the furthest first. Where most
+    are narrower than their calls can show, those contain nothing.
+    """
+    claimed = 2 * sum(trial.is_narrow for trial in kind) > len(kind)
+    wrong = [trial for trial in kind if trial.missed_by(nearly) or (claimed and trial.is_narrow)]
+    return sorted(wrong, key=lambda trial: -trial.missed_by(nearly))
+
+
+def _describe_miss(trial: Trial, nearly: float) -> str:
+    """Return an interval beside the cost, with the calls that were made."""
+    interval = f"{_interval(trial)} µs for a function that costs {_microseconds(trial.cost_s)}"
+    calls = f"{trial.device.calls:,} calls"
+    if trial.missed_by(nearly):
+        return f"{interval}, after {calls}"
+    return f"{interval}, narrower than {calls} can show"
+
+
+def _interval(trial: Trial) -> str:
+    """Return the ends of the interval, in microseconds."""
+    return " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
+
+
+def _too_wide(
+    quiet: list[Trial], noisy: list[Trial], settings: dict[str, Any]
+) -> tuple[str | None, int, float | None]:
+    """Judge the group of functions whose intervals are widest: one must not pay for another."""
     few, some, many = _by_calls(noisy)
     groups = {
-        "Where calls vary by less than 10%": quiet,
-        "Where calls vary more and there is time for few": few,
-        "Where calls vary more and there is some time": some,
-        "Where calls vary more and there is time for many": many,
+        "steady functions": quiet,
+        "varying functions with time for few calls": few,
+        "varying functions with time for some calls": some,
+        "varying functions with time for many calls": many,
     }
-    nearly, allowed = settings["nearly"], settings["score"]
     means = {
-        name: sum(trial.score(nearly) for trial in group) / len(group)
+        name: sum(trial.relative_width for trial in group) / len(group)
         for name, group in groups.items()
         if group
     }
     count, name = len(quiet) + len(noisy), max(means, key=means.__getitem__, default="")
-    if not name or means[name] <= allowed:
+    if not name or means[name] <= settings["wide"]:
         return None, count, means.get(name)
-    worst = max(groups[name], key=lambda trial: trial.score(nearly))
-    missed = worst.missed_by(nearly)
+    widest = max(groups[name], key=lambda trial: trial.relative_width)
     problem = (
-        f"{name}: {format_figure(means[name], 'x', allowed)}. The worst is"
-        f" ±{_share(worst.half_width)}, after {worst.device.calls:,} calls of a function that costs"
-        f" {_microseconds(worst.cost_s)}"
-        + (f", which it misses by {_share(missed)}" if missed else "")
-        + f"; an honest interval has about ±{_share(worst.honest_width / 2)}."
+        f"Those for {name} are {format_figure(means[name], 'x', settings['wide'])} as wide. The"
+        f" widest: {_interval(widest)} µs, where an honest interval is"
+        f" {_microseconds(widest.honest_s)} wide."
     )
     return problem, count, means[name]
-
-
-def _growth(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
-    """Compare the intervals of functions with time for many calls and for few, each over the width
-    of an honest one there.
-    """
-    if len(noisy) < 3:
-        return None, len(noisy), None
-    # Of a dozen widths one odd one decides the mean, not the median
-    few, _, many = (
-        float(np.median([trial.relative_width for trial in group])) for group in _by_calls(noisy)
-    )
-    growth = many / few if few else None
-    if growth is None or growth <= settings["shrinks"]:
-        return None, len(noisy), growth
-    problem = (
-        f"They are {format_figure(few, 'x')} as wide as honest ones where there is time for few"
-        f" calls, and {format_figure(many, 'x')} where there is time for many."
-    )
-    return problem, len(noisy), growth
 
 
 def _by_calls(noisy: list[Trial]) -> tuple[list[Trial], list[Trial], list[Trial]]:
@@ -480,7 +484,3 @@ def _by_calls(noisy: list[Trial]) -> tuple[list[Trial], list[Trial], list[Trial]
     ordered, third = sorted(noisy, key=lambda trial: trial.honest_calls), len(noisy) // 3
     most = len(noisy) - third
     return ordered[:third], ordered[third:most], ordered[most:]
-
-
-def _share(value: float) -> str:
-    return format_figure(value, "share")

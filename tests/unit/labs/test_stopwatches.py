@@ -6,6 +6,7 @@ import math
 import tomllib
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import find_lab
@@ -191,7 +192,38 @@ def test_an_answer_that_is_no_interval_says_why_and_counts_as_a_miss(figures, fl
         trial.answer = (trial.cost_s, 0.99 * trial.cost_s, 1.01 * trial.cost_s)
     done[1].answer = figures
     summary = judge.practice_summary(done, SETTINGS)
-    assert summary.startswith("benchmark: 3 of 4 intervals contain the true cost")
+    assert "; 3 of 4 intervals contain the true cost; " in summary
     assert flaw in summary
     (problem, *_) = judge.judge(done, SETTINGS)["cost"]
     assert flaw in problem
+
+
+def test_an_interval_that_its_calls_cannot_show_contains_nothing():
+    """Steady functions forgive it: their estimates are closer than a check asks for."""
+    judge = load_judge(LAB)
+    done = [trial for trial in judge.practice(SETTINGS) if trial.benchmark == "benchmark"]
+    for trial in done:
+        trial.noisy, trial.device.runs, trial.device.calls = False, 2000, 2000
+        trial.answer = (trial.cost_s,) * 3
+    problem, _, share = judge.judge(done, SETTINGS)["coverage"]
+    assert share == 0
+    assert "40.0 to 40.0 µs for a function that costs 40.0 µs, narrower than 2,000 calls" in problem
+    # Of functions whose calls differ by less than a tick, some are empty and right.
+    for trial in done[2:]:
+        half_s = 0.2 * trial.honest_s * (trial.honest_calls / 2000) ** 0.5
+        trial.answer = (trial.cost_s, trial.cost_s - half_s, trial.cost_s + half_s)
+    assert judge.judge(done, SETTINGS)["coverage"][0] is None
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_intervals_have_to_contain_the_cost_for_either_kind_of_function(noisy):
+    judge = load_judge(LAB)
+    settings = {**SETTINGS, "budget_s": [1.0, 2.0], "quiet": 6, "noisy": 12}
+    done = []
+    for trial in judge.trials(np.random.default_rng(1), settings):
+        trial.device.runs, middle = 40, 1.2 if trial.noisy is noisy else 1.0
+        trial.answer = tuple(share * trial.cost_s for share in (middle, middle - 0.1, middle + 0.1))
+        done.append(trial)
+    problem, _, share = judge.judge(done, settings)["coverage"]
+    assert share == 0
+    assert f"for {'varying' if noisy else 'steady'} functions do not" in problem

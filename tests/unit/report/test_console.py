@@ -87,7 +87,7 @@ def test_verdict(draw, golden, outcome):
 
 
 def test_what_holds_is_shown_with_the_count_behind_it(draw):
-    of_jobs = "13 of 1,152 jobs (1.13%); with at most 16 of 1,152 a gate passes, with 23 it fails"
+    of_jobs = "13 of 1,152 jobs (1.13%); wanted at most 16"
     alarms = CriterionResult(
         "false-alarms", "correctness", True, "", 0.0113, direction="at_most", unit="share"
     )

@@ -300,13 +300,13 @@ def test_work_that_ran_out_of_time_before_it_was_judged_is_not_called_correct():
 
 
 def test_where_results_are_what_a_lab_is_about_the_heading_names_the_first_that_is_missed():
-    width, growth = (CriterionResult(id_, "correctness", False, "") for id_ in ("width", "shrinks"))
+    width, share = (CriterionResult(id_, "correctness", False, "") for id_ in ("width", "coverage"))
     cost = CriterionResult("cost", "correctness", True, "")
     wrong = replace(made_up.slow(), reason="wrong output", lab="timing-pitfalls", device="virtual")
     assert words.headline(replace(wrong, criteria=[cost, width])) == (
-        "missed: interval score over honest half-time ones"
+        "missed: width over an honest interval's"
     )
-    assert words.headline(replace(wrong, criteria=[cost, width, growth])).endswith(" and 1 more")
+    assert words.headline(replace(wrong, criteria=[cost, width, share])).endswith(" and 1 more")
     assert words.headline(replace(wrong, lab="stuttering-tagger", criteria=[width])) == (
         "wrong output"
     )
