@@ -113,7 +113,7 @@ def command(
     if stale:
         say(stale, style="yellow", hang=2)
     render_comparison(comparison, console())
-    say("\n`lab compare --html`, with the same captures, draws both timelines on a page.")
+    say("\n`--html` draws both timelines on a page, and lists every part.")
     workspace = workspace_above(sides[1][0].absolute())
     if workspace:
         say_next_step(workspace, load_attempts(workspace), load_record(workspace))

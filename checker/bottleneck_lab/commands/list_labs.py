@@ -78,4 +78,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
                 about.append("cause named on the first try")
             if about:
                 say(f"{'':5}{'; '.join(about)}", style="dim")
-    say("\n`lab start LAB` starts one; `lab` on its own shows what to do next.", style="dim")
+    say(
+        "\n`lab start LAB` starts one; `lab` on its own shows what to do next; `lab case` draws an"
+        " unseen program to diagnose.",
+        style="dim",
+    )

@@ -52,7 +52,10 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Start a lab: copy its files into a folder, and create its data set if it is missing."""
+    """Start a lab: copy its files into a folder, and create its data set if it is missing.
+
+    `lab case --lab LAB` draws another program that practises what a lab teaches.
+    """
     started = find_lab(lab)
     # Before the folder is made: a lab that cannot be run here does not count as started.
     require_lab_packages()

@@ -56,7 +56,7 @@ FINDINGS = {
 
 # Groups whose figures are all shown; of the others only those that changed, or may have changed
 # by much.
-ALWAYS = ("step", "device", "gap", "range")
+ALWAYS = ("step", "device", "gap")
 
 TOP = 8
 _MUCH = 1.25
@@ -188,7 +188,7 @@ def _describe_batches(comparison: Comparison) -> list[str]:
     ]
 
 
-RATIOS = "Ratios are times as fast: 2.00x takes half as long as before, and 0.50x twice as long."
+RATIOS = "2.00x takes half as long as before, 0.50x twice as long."
 
 
 def describe_samples(comparison: Comparison) -> list[str]:
@@ -201,10 +201,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
     else:
         old, new = comparison.steps
         if comparison.unit == "step":
-            basis = (
-                f"Times are means over all steps, {old} before and {new} after, as in a report:"
-                " parts add up to the step."
-            )
+            basis = f"Times are means over all steps, {old} before and {new} after."
         elif comparison.unit == "image":
             basis = (
                 "Times are means for each answered image, except for a batch's own. A range adds"
@@ -219,10 +216,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
     elif comparison.calibrated_ns is not None:
         lines.append("A check calibrates the device anew, and may come to another ratio.")
     elif mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
-        lines.append(
-            f"A check comes near the mean {comparison.unit}, since it times whole runs, with all"
-            " that is unlike the rest."
-        )
+        lines.append(f"A check times whole runs, and comes near the mean {comparison.unit}.")
         lines += map(_describe_long_step, comparison.long_steps)
     return lines + _describe_certainty(comparison)
 
@@ -239,8 +233,8 @@ def _describe_certainty(comparison: Comparison) -> list[str]:
         )
     elif comparison.pairs == 1:
         lines.append(
-            f"One capture of each: an interval is that of a typical {comparison.unit}, without"
-            " run-to-run variation."
+            f"Intervals are of a typical {comparison.unit} in one capture each; another run may"
+            " differ by more."
         )
     if any(_is_near(change, comparison.tolerated) for change in comparison.changes):
         lines.append(_describe_rule(comparison))
@@ -498,7 +492,7 @@ def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
             worth = change.outcome != "same" or bool(change.was)
         if f"aten::{change.what.removeprefix(EMULATED_KERNEL)}" in operators:
             worth = False
-        if change.group == group and (worth or group in ALWAYS):
+        if change.group == group and (worth or group in ALWAYS or change.fixed):
             shown.append(change)
     new = [change for change in shown[TOP:] if not change.before][:1]
     return [*shown[: TOP - len(new)], *new]

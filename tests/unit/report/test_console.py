@@ -489,6 +489,17 @@ def test_comparison(draw, golden):
     assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")
 
 
+def test_parts_of_which_nothing_can_be_told_are_left_out_where_the_step_cannot_be_told(draw):
+    before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
+    undecided = compare(before, after)
+    assert undecided.outcome == "cannot tell"
+    assert "\nRanges\n" not in draw(render_comparison, undecided)
+    decided = replace(undecided, outcome="better")
+    assert "\nRanges\n" in draw(render_comparison, decided)
+    told = [replace(e, outcome="better") if e.group == "range" else e for e in undecided.changes]
+    assert "\nRanges\n" in draw(render_comparison, replace(undecided, changes=told))
+
+
 @pytest.mark.parametrize("name", ["launch", "input"])
 def test_the_top_of_a_summary_is_its_beginning_and_names_the_rest(draw, name):
     """As after a capture: short, and as blind as the report itself."""

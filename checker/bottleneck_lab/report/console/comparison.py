@@ -12,6 +12,7 @@ from rich.text import Text
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
+    ALWAYS,
     FINDINGS,
     GROUPS,
     describe_ahead,
@@ -43,6 +44,9 @@ _STYLES = {
     "charge": "",
     "waits": "",
 }
+
+_SHORT = {"cannot tell": "?"}
+"""How a word is printed beside each part: `?` is what cases and checks print as well."""
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
@@ -79,9 +83,14 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
-    """Print the changes of every group that has any worth a line."""
+    """Print the changes of every group that has any worth a line. Of versions that cannot be told
+    apart, the parts of which nothing can be told either are left to the page.
+    """
     kernels, fixed = kernel_labels(comparison), describe_fixed(comparison)
+    is_told = comparison.outcome in ("better", "worse")
     for group in GROUPS:
+        if not is_told and group not in ALWAYS and _is_open(comparison, group):
+            continue
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
         often = describe_waits(comparison) if group == "sync" else ""
@@ -93,6 +102,14 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
             fixed = ""  # said once
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
+
+
+def _is_open(comparison: Comparison, group: str) -> bool:
+    """Return True if nothing is told of any change of a group."""
+    return {judge_change(each) for each in shown_changes(comparison, group)} <= {
+        "cannot tell",
+        "same",
+    }
 
 
 def _print_changes(
@@ -107,9 +124,9 @@ def _print_changes(
         interval = format_between(change)
         between = f"({interval})" if interval else ""
         figures = sheet.safe(f"{format_ratio(change):>7} {between:13} {before:>8} → {after:<8} ")
-        room = sheet.width - len(figures) - 13
+        room = sheet.width - len(figures) - 9
         word = judge_change(change)
-        outcome = (f" {word:12}", _STYLES[word])
+        outcome = (f" {_SHORT.get(word, word):8}", _STYLES[word])
         label = " ".join(
             sheet.safe(label_change(change, kernels, cpu_only=comparison.cpu_only)).split()
         )
@@ -117,7 +134,7 @@ def _print_changes(
             sheet.write(Text.assemble(outcome, figures, label))
         else:
             sheet.write(Text.assemble(outcome, figures.rstrip()))
-            sheet.line(label, indent=13)
+            sheet.line(label, indent=9)
     if others:
         before, after = others
-        sheet.path(sheet.safe(f"{before:>43} → {after:<8} others"))
+        sheet.path(sheet.safe(f"{before:>39} → {after:<8} others"))
