@@ -215,6 +215,10 @@ class Comparison(msgspec.Struct, frozen=True):
     differ, it began with work from before the recording, and nothing is said of its own times.
     """
 
+    startup_ns: tuple[float, float] = (0.0, 0.0)
+    """The start-up that the first step holds, before and after, which no figure counts; of several
+    captures, the mean.
+    """
     flop_per_call: FlopPerCall | None = None
     """The operator with most work of those whose calls do other work now, where both sides have
     shapes.
@@ -447,6 +451,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         long_steps=[] if paired or unit != "step" else _long_steps(old[0], new[0]),
         batches_per_step=batches if all(batches) else None,
         same_code=same_code,
+        startup_ns=(_startup_ns(old), _startup_ns(new)),
         flop_per_call=_flop_per_call(old, new),
     )
 
@@ -520,6 +525,10 @@ def _long_steps(old: Observation, new: Observation) -> list[LongStep]:
         if step_ns[longest] > LONG_STEP * typical_ns:
             long.append(LongStep(when, longest + 1, float(step_ns[longest]), typical_ns))
     return long
+
+
+def _startup_ns(side: Sequence[Observation]) -> float:
+    return float(np.mean([each.summary.startup_in_step_ns for each in side]))
 
 
 def _batches_per_step(side: Sequence[Observation]) -> float:

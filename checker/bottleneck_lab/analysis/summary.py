@@ -43,7 +43,13 @@ from bottleneck_lab.analysis.host.operators import (
     rank_operators,
     sum_operators,
 )
-from bottleneck_lab.analysis.host.startup import StartUp, find_startup, settled_costs
+from bottleneck_lab.analysis.host.startup import (
+    StartUp,
+    costs_without_startup,
+    find_startups,
+    longest_startup,
+    settled_costs,
+)
 from bottleneck_lab.analysis.host.syncs import (
     SyncRow,
     find_causes,
@@ -108,8 +114,9 @@ class Summary(msgspec.Struct, frozen=True):
     devices: list[DeviceUse]
     steps: list[Step]
     step_mean_ns: int
+    """Without the start-up, which a rank's first step may hold."""
     step_spread: float
-    """Standard deviation over mean of the steps' costs; of five or more, without each rank's first
+    """Standard deviation over mean of these costs; of five or more, without each rank's first
     and last: they hold what the device did for steps before, or lack what it did after.
     """
     range_shares: dict[str, float]
@@ -176,6 +183,8 @@ class Summary(msgspec.Struct, frozen=True):
     """The advice on findings has been removed: it is the reader's to find until the first check."""
     measures: bool = False
     """The program measures others. Findings and ceilings have been removed: they do not apply."""
+    startup_in_step_ns: int = 0
+    """Most that a rank's first step holds of the start-up, which `step_mean_ns` leaves out."""
 
 
 class Analysis(NamedTuple):
@@ -235,7 +244,6 @@ def _summary(
     host, work = other_sides()
     seen = _with_rows(seen, host, work)
     findings, withheld = doubt(find_findings(seen), devices.quality)
-    step_ns = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
         schema=SCHEMA,
         source=timeline.source,
@@ -250,8 +258,11 @@ def _summary(
         quality=devices.quality,
         devices=seen.devices,
         steps=work.steps,
-        step_mean_ns=int(step_ns.mean()),
-        step_spread=_step_spread(work.steps),
+        step_mean_ns=int(np.mean(work.costs_ns or [0])),
+        startup_in_step_ns=max(
+            (s.cost_ns - ns for s, ns in zip(work.steps, work.costs_ns, strict=True)), default=0
+        ),
+        step_spread=_step_spread(work.steps, work.costs_ns),
         range_shares=_range_shares(work.steps),
         operators=seen.operators,
         lines=seen.lines,
@@ -328,6 +339,7 @@ class _WorkSide(NamedTuple):
     steps: list[Step]
     ranges: list[RangeRow]
     generation: GenerationUse | None
+    costs_ns: list[int]
     settled_ns: list[int]
     step_launches: list[int]
     driver_calls: dict[str, int]
@@ -337,7 +349,7 @@ class _WorkSide(NamedTuple):
 
 def _work_side(whole: Timeline) -> _WorkSide:
     timeline = begun_inside(whole)
-    steps = find_steps(whole)
+    steps, startups = find_steps(whole), find_startups(whole)
     return _WorkSide(
         kernels=find_kernels(timeline),
         interruptions=find_interruptions(whole),
@@ -349,10 +361,11 @@ def _work_side(whole: Timeline) -> _WorkSide:
         steps=steps,
         ranges=find_ranges(whole, find_window(whole)),
         generation=find_generation(whole),
-        settled_ns=settled_costs(whole, steps),
+        costs_ns=costs_without_startup(steps, startups),
+        settled_ns=settled_costs(whole, steps, startups),
         step_launches=count_launches(whole, steps),
         driver_calls=find_driver_calls(timeline),
-        startup=find_startup(whole),
+        startup=longest_startup(startups),
         longest_line_share=_host_share(whole, lambda rank: longest_line(whole, rank)),
     )
 
@@ -407,11 +420,12 @@ def _evidence_of(timeline: Timeline, devices: _DeviceSide, roofline: Roofline) -
     )
 
 
-def _step_spread(steps: Sequence[Step]) -> float:
+def _step_spread(steps: Sequence[Step], costs_ns: Sequence[int]) -> float:
     """Return the standard deviation over the mean of the steps' costs, without the edges."""
     costs: list[int] = []
     for rank in {step.rank for step in steps}:
-        of_rank = [step.cost_ns for step in steps if step.rank == rank]
+        both = zip(steps, costs_ns, strict=True)
+        of_rank = [cost_ns for step, cost_ns in both if step.rank == rank]
         costs += of_rank[1:-1] if len(of_rank) >= STEPS_WITH_EDGES else of_rank
     mean_ns = float(np.mean(costs)) if costs else 0.0
     return float(np.std(costs)) / mean_ns if mean_ns else 0.0

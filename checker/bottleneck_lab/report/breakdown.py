@@ -230,6 +230,9 @@ def describe_capture(summary: Summary) -> str:
         f"{words.format_duration(summary.step_mean_ns)} on average (spread"
         f" {words.format_share(summary.step_spread)}{aside})"
     )
+    if summary.startup_in_step_ns:
+        startup = words.format_duration(summary.startup_in_step_ns)
+        each += f", without {startup} of start-up in the first"
     return f"{span}: {count} steps of {each}{ranks}, {events}{apart}"
 
 

@@ -218,6 +218,9 @@ def describe_samples(comparison: Comparison) -> list[str]:
     elif mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         lines.append(f"A check times whole runs, and comes near the mean {comparison.unit}.")
         lines += map(_describe_long_step, comparison.long_steps)
+    if any(comparison.startup_ns):
+        before, after = map(words.format_duration, comparison.startup_ns)
+        lines.append(f"Start-up in the first step is left out: {before} before, {after} after.")
     return lines + _describe_certainty(comparison)
 
 

@@ -5,10 +5,11 @@ built, by stepping them again without what slows them.
 import msgspec
 import pytest
 
-from bottleneck_lab import load, summarise
+from bottleneck_lab import compare, load, summarise
 from bottleneck_lab.analysis.detectors.work import uneven_steps
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.grading.figures import figures_of
+from bottleneck_lab.report.comparison_words import describe_samples
 from bottleneck_lab.wording import list_numbers
 
 from .test_report_variants import job_of, joined, loop, summary_of, write
@@ -199,6 +200,36 @@ def test_a_start_up_in_the_first_step_is_no_finding(make, tmp_path):
     assert summary.startup is not None
     assert summary.startup.call == "cuLibraryLoadData"
     assert idle_shares(summary)["startup"] == pytest.approx(1_200 / (1_200 + 30 * 5.0), abs=0.02)
+    assert summary.step_mean_ns == pytest.approx(5e6, rel=0.02)
+    text = " ".join(text_of(summary).split())
+    assert "30 steps of 5.01 ms on average" in text
+    assert "without 1.20 s of start-up in the first" in text
+
+
+def test_start_up_is_in_no_step_of_a_comparison(make, tmp_path):
+    """Steps of 5 and of 6 ms; the first program starts up for 1.2 s in its first one."""
+    sides = []
+    for name, startup_us, us in (("before", 1_200_000.0, 250.0), ("after", 0.0, 300.0)):
+        run = make.Program(jitter=0.0)
+        start = run.host
+        if startup_us:
+            run.python(startup_us)
+            run.add("cuda_driver", "cuLibraryLoadData", start, startup_us)
+        step_of(run, 0, us=us)
+        run.events = [e for e in run.events if e["name"] != "ProfilerStep#0"]
+        run.range("ProfilerStep#0", start)
+        for number in range(1, 12):
+            step_of(run, number, us=us)
+        write(tmp_path, name, run.trace())
+        sides.append(load(tmp_path / f"{name}.json"))
+    comparison = compare(*sides)
+    step = comparison.changes[[each.group for each in comparison.changes].index("step")]
+    assert (step.before, step.after) == pytest.approx((5e6, 6e6), rel=0.02)
+    assert comparison.speedup == pytest.approx(5 / 6, rel=0.01)
+    assert comparison.outcome == "worse"
+    assert "startup" not in {each.what for each in comparison.changes}
+    text = " ".join(describe_samples(comparison))
+    assert "Start-up in the first step is left out: 1.20 s before, 0 ns after." in text
 
 
 def test_work_from_before_the_recording_is_neither_lost_nor_a_slow_step(make, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -35,8 +35,18 @@ def find_startup(timeline: Timeline) -> StartUp | None:
     """Return the longest start-up of all ranks; None where none is long, or no one call of the
     runtime was much of it. A recording that began after earlier steps holds no first call.
     """
-    of_ranks = filter(None, (find_startup_of(timeline, rank) for rank in timeline.ranks))
-    return max(of_ranks, key=lambda each: each.ns, default=None)
+    return longest_startup(find_startups(timeline))
+
+
+def find_startups(timeline: Timeline) -> dict[int, StartUp]:
+    """Return the start-up of each rank that has one, as `find_startup` does."""
+    of_ranks = ((rank, find_startup_of(timeline, rank)) for rank in timeline.ranks)
+    return {rank: startup for rank, startup in of_ranks if startup}
+
+
+def longest_startup(startups: Mapping[int, StartUp]) -> StartUp | None:
+    """Return the longest of the ranks' start-ups; None where no rank has one."""
+    return max(startups.values(), key=lambda each: each.ns, default=None)
 
 
 def find_startup_of(timeline: Timeline, rank: int) -> StartUp | None:
@@ -66,20 +76,34 @@ def find_startup_of(timeline: Timeline, rank: int) -> StartUp | None:
     return started
 
 
-def settled_costs(timeline: Timeline, steps: Sequence[Step]) -> list[int]:
-    """Return what each step took, ns, without what a rank's first held of the start-up, or of work
-    that had been queued before the recording.
+def costs_without_startup(steps: Sequence[Step], startups: Mapping[int, StartUp]) -> list[int]:
+    """Return what each step took, ns, without what a rank's first held of the start-up: it happens
+    once, and no mean of steps is about it.
     """
+    return _costs_from(steps, {rank: each.first_work_ns for rank, each in startups.items()})
+
+
+def settled_costs(
+    timeline: Timeline, steps: Sequence[Step], startups: Mapping[int, StartUp]
+) -> list[int]:
+    """Return the same, also without what a rank's first held of work that had been queued before
+    the recording.
+    """
+    begun = {rank: each.first_work_ns for rank, each in startups.items()}
+    for rank in {step.rank for step in steps}:
+        early = timeline.device.end[queued_before(timeline, rank)]
+        begun[rank] = int(early.max(initial=begun.get(rank, 0)))
+    return _costs_from(steps, begun)
+
+
+def _costs_from(steps: Sequence[Step], begun: Mapping[int, int]) -> list[int]:
+    """Return what each step took, ns, a rank's first from the moment when it had `begun`."""
     costs = [step.cost_ns for step in steps]
     ranks = [step.rank for step in steps]
     for rank in set(ranks):
         first = ranks.index(rank)
-        begin = settled = steps[first].start_ns
-        if started := find_startup_of(timeline, rank):
-            settled = max(settled, started.first_work_ns)
-        early = queued_before(timeline, rank)
-        settled = int(timeline.device.end[early].max(initial=settled))
-        costs[first] -= min(settled - begin, costs[first])
+        late = begun.get(rank, 0) - steps[first].start_ns
+        costs[first] -= min(max(late, 0), costs[first])
     return costs
 
 

@@ -23,6 +23,7 @@ from bottleneck_lab.analysis.host.operators import (
     nearest_above,
     own_times,
 )
+from bottleneck_lab.analysis.host.startup import costs_without_startup, find_startups
 from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import (
     Step,
@@ -141,8 +142,9 @@ def find_work_figures(timeline: Timeline) -> StepFigures:
     count = min((len(each) for each in edges.values()), default=1)
     costs = np.array([float(find_window(timeline).length)])
     if steps:
+        both = list(zip(steps, costs_without_startup(steps, find_startups(timeline)), strict=True))
         ranks = {step.rank for step in steps}
-        by_rank = [[step.cost_ns for step in steps if step.rank == rank][:count] for rank in ranks]
+        by_rank = [[cost for step, cost in both if step.rank == rank][:count] for rank in ranks]
         costs = np.mean(np.array(by_rank, dtype=np.float64), axis=0)
     mean_step_ns = float(costs.mean())
     if steps:
@@ -352,7 +354,7 @@ def _range_series(steps: list[Step], count: int) -> Series:
 
 def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -> Series:
     """Return what each device did and why it was idle from the end of one step's work to the
-    next's.
+    next's, but for the start-up, which no step's time holds.
     """
     edges = {}
     for time in times:
@@ -361,7 +363,10 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
         edges[time.rank] = np.cumsum(
             [time.window.start, *(costs or [time.window.length])], dtype=np.int64
         )
-    return _parts_between(times, edges)
+    series = _parts_between(times, edges)
+    if steps and ("gap", "startup") in series:
+        series["device", "idle"] -= series.pop(("gap", "startup"))
+    return series
 
 
 def _parts_between(times: Sequence[DeviceTime], edges: Mapping[int, Ints]) -> Series:

@@ -121,7 +121,8 @@ def _figures(summary: Summary) -> Markup:
     elif summary.blind:
         shown[states[1]] = words.format_share(idle)
     if summary.steps:
-        shown["mean step"] = words.format_duration(summary.step_mean_ns)
+        aside = ", without start-up" if summary.startup_in_step_ns else ""
+        shown[f"mean step{aside}"] = words.format_duration(summary.step_mean_ns)
     if summary.findings and summary.findings[0].expected_gain_ratio > 0:
         first = summary.findings[0]
         label = "as fast, without the first finding's time, with the same work"
