@@ -219,7 +219,7 @@ that errs a known share of the time; the last one, how often it passes a server 
 
 {show(gate_rows("cpu"))}
 
-## `timing-pitfalls`: intervals that contain the true cost
+## `timing-pitfalls`: intervals of varying functions that contain the true cost
 
 {show(interval_rows())}
 

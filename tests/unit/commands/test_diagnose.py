@@ -162,8 +162,8 @@ def test_where_the_shipped_code_is_wrong_all_that_a_check_asks_for_is_named(tmp_
     monkeypatch.chdir(workspace.root)
     output = " ".join(diagnose("notebook=1", "nightly=1", "paper=1").output.split())
     limits = output.partition("A check also asks for this:")[2]
-    assert "at least 92% of the intervals contain the true cost" in limits
-    assert "in the machine time that it is given" in limits
+    assert "At least 92% of the intervals contain the true cost" in limits
+    assert "finishes within its machine time" in limits
 
 
 def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monkeypatch):

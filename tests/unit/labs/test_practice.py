@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 
 from bottleneck_lab.catalog import find_lab
@@ -134,11 +133,30 @@ def test_a_check_that_ended_early_says_up_to_where_it_counted():
 
 def test_the_brief_has_the_limits_of_the_check():
     text = (GATE.path / "README.md").read_text()
-    rows = re.findall(
-        r"^  \| ([\d,]+) \| (?:up to )?(\d+) \| (\d+) or more \|$", text, re.MULTILINE
+    (_, *first), *_, (jobs, most, fail) = settings_of(GATE)["looks"]
+    assert first == [0, 7]
+    assert "With no false alarm the gate passes, with 7 it fails" in text
+    assert f"up to {jobs:,} jobs, of which {most} may be false alarms" in text
+    assert fail == most + 1
+    looks = {tuple(*GATE.spec.devices[name].settings["judge"]["looks"]) for name in ("cpu", "cuda")}
+    assert looks == {(144, 1, 6)}
+    assert "after 144 jobs: 1 false alarm passes, 6 fail" in text
+
+
+def test_the_brief_of_the_stopwatches_has_the_limits_of_the_check():
+    text = (STOPWATCH.path / "README.md").read_text()
+    virtual, cpu, cuda = (
+        STOPWATCH.spec.devices[device].settings["judge"] for device in ("virtual", "cpu", "cuda")
     )
-    limits = [[int(cell.replace(",", "")) for cell in row] for row in rows]
-    assert limits == settings_of(GATE)["looks"]
+    assert cpu == cuda
+    for begin, end in (
+        ("steady and varying functions", "{quiet} and {noisy}"),
+        ("error at most", "{within:.0%}"),
+        ("true cost, at least", "{contain:.0%}"),
+        ("interval's, at most", "{wide}x"),
+        ("for each function", "{budget_s[0]:.0f} to {budget_s[1]:.0f} s"),
+    ):
+        assert f"{begin} | {end.format(**virtual)} | {end.format(**cpu)} |\n" in text
 
 
 def stopwatch_trial(cost_s=1e-3, *, missed=0.0, noisy=False, **others):

@@ -149,20 +149,21 @@ def sized(slug: str) -> dict[str, str]:
         }
     if slug == "timing-pitfalls":
         return {
-            "virtual": f"On `virtual` these are {judges['virtual']['quiet']} whose calls vary by"
-            f" less than 10%, and {judges['virtual']['noisy']} whose",
+            "virtual": "| steady and varying functions | {quiet} and {noisy} |".format(
+                **judges["virtual"]
+            ),
             **{
-                device: "On `cpu` and `cuda` they are {quiet} and {noisy}".format(**judges[device])
+                device: "| {quiet} and {noisy} | | **Estimates**".format(**judges[device])
                 for device in ("cpu", "cuda")
             },
         }
     if slug == "perf-gate":
         looks = {name: judge["looks"] for name, judge in judges.items()}
-        (fewest, *_), (most, *_) = looks["virtual"][0], looks["virtual"][-1]
+        most = looks["virtual"][-1][0]
         return {
-            "virtual": f"{fewest} jobs, and up to {most:,} while",
-            "cpu": f"On `cpu` and `cuda` it ends after {looks['cpu'][0][0]} jobs",
-            "cuda": f"it ends after {looks['cuda'][0][0]} jobs",
+            "virtual": f"in between the check goes on, up to {most:,} jobs",
+            "cpu": f"On `cpu` and `cuda`, a check ends after {looks['cpu'][0][0]} jobs",
+            "cuda": f"a check ends after {looks['cuda'][0][0]} jobs",
         }
     share = {name: each["device_share"] for name, each in settings.items()}
     what = {
