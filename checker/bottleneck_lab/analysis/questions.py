@@ -140,9 +140,7 @@ QUESTIONS = (
     Question(
         "idle-in-ranges",
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
-        " long? (Percent: of the time from a device's first work to its last, or of the marked"
-        " steps, summed over threads. Idle time outside every marked range is in no row: `--gap 1`"
-        " shows a stretch.)",
+        " long? (Percent of the steps' time, or of that from a device's first work to its last.)",
         f"""
         SELECT ranges.name,
                CASE WHEN count(DISTINCT threads.name) > 1

@@ -45,7 +45,9 @@ from bottleneck_lab.course.captures import (
     visible_summary,
 )
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError, WorkloadError
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.quiet import describe_others
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.summary import render_top
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
@@ -408,6 +410,8 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
     lab = workspace.lab
     chosen = choose_device(lab, device or workspace.info.device)
     workload = Workload(lab, workspace.root, chosen, data_folder(lab))
+    if others := describe_others(kind_of(lab).cores(lab, chosen)):
+        note(f"{others}: the capture's times will be too long.")
 
     def fill(out: Path) -> None:
         with progress() as show:

@@ -12,7 +12,7 @@ from bottleneck_lab.capture.workload import Workload, run_workload, scale_worklo
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
-from bottleneck_lab.commands.where import say_next_step
+from bottleneck_lab.commands.where import say_next_step, say_step
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.quiet import describe_others
@@ -23,6 +23,7 @@ from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.looks import note_run
+from bottleneck_lab.workspace.next_step import next_after_run
 from bottleneck_lab.workspace.start import describe_given, handed_out_files
 
 EXAMPLE = "lab run --device cpu"
@@ -91,7 +92,11 @@ def command(
             say_next_step(workspace, load_attempts(workspace), load_record(workspace))
         raise typer.Exit(ExitCode.FAIL)
     if lab.spec.evidence == "run":
-        say_next_step(workspace, load_attempts(workspace), load_record(workspace))
+        attempts = load_attempts(workspace)
+        if not shipped and (step := next_after_run(workspace, attempts)):
+            say_step(step)
+        else:
+            say_next_step(workspace, attempts, load_record(workspace))
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:

@@ -41,7 +41,7 @@ def command() -> None:
         return
     if passed or load_drawn():
         _mention_cases()
-    _say_step(next_lab(labs, progress))
+    say_step(next_lab(labs, progress))
 
 
 def _mention_cases() -> None:
@@ -78,10 +78,11 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
 
 def say_next_step(workspace: Workspace, attempts: list[Attempt], record: Record) -> None:
     """Print what to do next in a lab, as the last line of a command."""
-    _say_step(next_here(workspace, attempts, record, load_labs(), load_progress()))
+    say_step(next_here(workspace, attempts, record, load_labs(), load_progress()))
 
 
-def _say_step(step: NextStep) -> None:
+def say_step(step: NextStep) -> None:
+    """Print a step, as the last line of a command."""
     if step.command:
         say_next(step.command)
     say(step.why)

@@ -336,10 +336,10 @@ def describe_reading(
         return ""
     largest = seen.figures["largest_gain_ratio"]
     if most is not None and largest > most:
-        ceiling_, busy = describe_check_ceiling(most), seen.figures["busy_share"]
+        busy = seen.figures["busy_share"]
         return (
-            f"The tool: {ceiling_[:1].lower()}{ceiling_[1:]} This capture shows it {busy:.0%} busy,"
-            f" and so promises {largest:.2f}x, which no check can measure."
+            f"The tool: {most:.2f}x at most, from the {1 / most:.0%} busy that a check counts from."
+            f" This capture, at {busy:.0%}, would promise {largest:.2f}x."
         )
     return (
         "The tool: with the costliest finding gone and the work as it is, it would be about"
@@ -351,8 +351,8 @@ def describe_reading(
 def describe_check_ceiling(most: float) -> str:
     """Return the largest gain that a check can measure and the reason, as one sentence."""
     return (
-        f"A check measures {most:.2f}x at most: it sets the device so that the shipped code keeps"
-        f" it {1 / most:.0%} busy, and 1 / {1 / most:.3g} = {most:.3g}."
+        f"A check measures {most:.2f}x at most: it counts from a device that the shipped code keeps"
+        f" {1 / most:.0%} busy."
     )
 
 

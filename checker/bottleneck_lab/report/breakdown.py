@@ -245,9 +245,7 @@ def describe_steps(summary: Summary) -> str:
     sentences, first = [], summary.steps[0].name
     number = STEP_NAME.match(first)
     if first.startswith(STEP) and number and int(number[1]) > 0:
-        sentences.append(
-            f"Recorded from {first} on, counted from 0; the steps before it are warm-up."
-        )
+        sentences.append(f"The steps before {first} were warm-up, and are not recorded.")
     before = sum(use.launched_before for use in summary.launches)
     if before:
         sentences.append(
@@ -268,8 +266,8 @@ def describe_steps(summary: Summary) -> str:
         shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
         host = shortest if shortest == longest else f"{shortest} to {longest}"
         sentences.append(
-            "A step ends when host and device are both done with it, and the next one begins"
-            f" there; its range on the host lasts {host}."
+            "A step ends when host and device are both done with it; its range on the host lasts"
+            f" {host}."
         )
     return " ".join(sentences)
 
@@ -454,7 +452,7 @@ def describe_removal(
         f" {bound} {ratio} as fast. A fix that also saves work can gain more."
     )
     rest = words.format_duration(rest_ns / devices)
-    if left == rest:
+    if left == rest or left_ns < rest_ns < _FAR_FROM_SHARE * left_ns:
         return sentence
     if left_ns < rest_ns:
         reason = "they would overlap more"

@@ -112,8 +112,7 @@ _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 WORKER_LINES = (
-    "A line's share is of its own worker's batches, with all that it calls, lines of your code"
-    " included; `--ask lines` lists what it calls."
+    "Shares are of the worker's own batches; a line's time includes what it calls (`--ask lines`)."
 )
 """The definition of the figures beside a loader worker's lines, which a query sums otherwise."""
 

@@ -124,6 +124,18 @@ def next_here(
     return NextStep(step.command, f"{step.why} {_way_back(workspace, passed)}") if passed else step
 
 
+def next_after_run(workspace: Workspace, attempts: list[Attempt]) -> NextStep | None:
+    """Return the step after a run of code that no check has seen, in a lab that was passed; None
+    otherwise: then what comes next does not depend on the run.
+    """
+    passed = next((each for each in reversed(attempts) if each.verdict.outcome == "PASS"), None)
+    code = workspace.lab.code_hash(workspace.root)
+    if passed is None or any(each.verdict.submission_hash == code for each in attempts):
+        return None
+    why = "Your code has changed since it passed: a check says whether it still does."
+    return NextStep("lab check", f"{why} {_way_back(workspace, passed)}")
+
+
 def _is_what_passed(workspace: Workspace, passed: Attempt, last: Attempt) -> bool:
     """Return True if no later check speaks against what passed, or the code is that again after a
     check of other code.

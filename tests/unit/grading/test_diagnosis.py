@@ -469,8 +469,8 @@ def test_a_prediction_is_held_against_the_most_that_a_check_can_measure():
     gain = QuestionSpec("gain", "ratio", "?", predicts_gain=True)
     figures = CaptureFigures({"largest_gain_ratio": 4.72, "busy_share": 0.21}, 1_000, lambda _: {})
     reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
-    assert reading.startswith("The tool: a check measures 2.50x at most: it sets the device")
-    assert "it 40% busy, and 1 / 0.4 = 2.5. This capture shows it 21% busy" in reading
+    assert reading.startswith("The tool: 2.50x at most, from the 40% busy")
+    assert reading.endswith("This capture, at 21%, would promise 4.72x.")
     figures = CaptureFigures({"largest_gain_ratio": 1.8, "busy_share": 0.5}, 1_000, lambda _: {})
     reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
     assert "about 1.80x as fast" in reading

@@ -70,7 +70,7 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
     assert describe_steps(change(summary, steps=[])) == ""
     assert describe_steps(change(summary, steps=[alike])) == ""
     warm = change(summary, steps=[change(alike, name="ProfilerStep#2")])
-    assert describe_steps(warm).startswith("Recorded from ProfilerStep#2 on")
+    assert describe_steps(warm).startswith("The steps before ProfilerStep#2 were warm-up")
     backlog = describe_steps(change(summary, steps=[alike], batches_per_step=1.3))
     assert backlog.startswith("The device worked on 1.3 batches in 1 step: it began with")
     ahead = change(summary, steps=[alike, change(alike, duration_ns=41_000_000)])

@@ -688,7 +688,11 @@ class TestNextStep:
         shipped = (workspace.root / "work.py").read_text()
         check(Outcome.PASS)
         (workspace.root / "work.py").write_text("raise SystemExit")
+        after = next_step.next_after_run(workspace, load_attempts(workspace))
+        assert after.command == "lab check"
+        assert "Check 1 passed" in after.why
         check(Outcome.FAIL, "wrong output")
+        assert not next_step.next_after_run(workspace, load_attempts(workspace)), "it was checked"
         assert step().command == "edit work.py"
         assert "Check 1 passed" in step().why
         assert "attempts/0001: copy them" in step().why
