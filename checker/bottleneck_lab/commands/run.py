@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -84,7 +85,9 @@ def command(
         with handed_out_files(lab) if shipped else nullcontext(workspace.root) as folder:
             workload = Workload(lab, folder, chosen, data_folder(lab))
             code = lab.code_hash(folder)
-            status = run_workload(workload, lambda line: say(line.rstrip("\n")))
+            output = _Output()
+            status = run_workload(workload, output.line)
+            output.end()
     note_run(workspace, code, ended=not status)
     if status:
         say(f"The workload exited with status {status}.", style="red")
@@ -97,6 +100,29 @@ def command(
             say_step(step)
         else:
             say_next_step(workspace, attempts, load_record(workspace))
+
+
+class _Output:
+    """What a run prints. A reader that goes away, such as `head`, ends the command; where a thread
+    prints, only once the run has ended, since what it serves would wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._closed: BrokenPipeError | None = None
+
+    def line(self, text: str) -> None:
+        if self._closed:
+            return
+        try:
+            say(text.rstrip("\n"))
+        except BrokenPipeError as error:
+            if threading.current_thread() is threading.main_thread():
+                raise
+            self._closed = error
+
+    def end(self) -> None:
+        if self._closed:
+            raise self._closed
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from typer.testing import CliRunner
 
@@ -43,3 +45,22 @@ def test_a_run_that_other_programs_disturb_says_so(tmp_path, monkeypatch, slug, 
     others = "Other programs keep 2.0 of 2 cores busy: this run may be slower for it."
     assert ran.exit_code == 0, output
     assert (others in output) == noted, output
+
+
+def test_a_reader_that_goes_away_ends_a_run_without_a_traceback(monkeypatch):
+    lines: list[str] = []
+
+    def closed(text):
+        lines.append(text)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(run, "say", closed)
+    output = run._Output()
+    thread = threading.Thread(target=lambda: [output.line("one\n"), output.line("two\n")])
+    thread.start()
+    thread.join()
+    assert lines == ["one"], "pytest would report what a thread raises"
+    with pytest.raises(BrokenPipeError):
+        output.end()
+    with pytest.raises(BrokenPipeError):
+        run._Output().line("from the main thread")
