@@ -366,7 +366,7 @@ def _conclude(
             say_next("lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}")
     elif not committed:
         if incorrect:
-            say(f"\n{where_to_look(workspace, record)}")
+            say(f"\n{where_to_look(workspace, record)}".rstrip())
             say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
         elif record.commitments and record.commitments[-1].answers == answers:
             graded = {each.id for each in workspace.lab.spec.questions if not each.predicts_gain}

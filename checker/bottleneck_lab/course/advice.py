@@ -88,7 +88,7 @@ def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdi
     advice = []
     for each in verdict.advice:
         if each == WRONG_ANSWERS:
-            advice.append(f"{each} {where_to_look(workspace, learner)}")
+            advice.append(f"{each} {where_to_look(workspace, learner)}".strip())
         elif each in (IN_COMMON, WRONG_AS_SHIPPED):
             advice.append(_where_to_begin(verdict.criteria) or each)
         elif each in _SHOWS:

@@ -22,7 +22,6 @@ from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import Graded, Prediction, Verdict
-from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
@@ -30,7 +29,7 @@ from bottleneck_lab.measure.verifier import check_lab, without_answers
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import Record, load_record, questions_of
 from bottleneck_lab.workspace.dataset import data_folder
-from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
+from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_attempt
 from bottleneck_lab.workspace.standing import standing_of
@@ -81,9 +80,6 @@ def check_workspace(
         # A signature vouches for a measurement, so a runner always measures.
         last = earlier[-1].verdict if earlier and not key else None
         verdict = _measure(lab, folder, chosen, answers.graded, last, show_progress)
-        # In this order: the figures that answer the questions are quoted to those who may have
-        # them, and then leave the verdict.
-        remarks = quote_own_figures(workspace, learner, verdict)
         verdict = without_answers(lab, verdict)
         if answers.questions:
             verdict = _with_diagnosis(workspace, learner, earlier, folder, verdict, answers)
@@ -99,8 +95,7 @@ def check_workspace(
         named=diagnosis.named if diagnosis else None,
         copied=bool(diagnosis and diagnosis.copied),
     )
-    if given := describe_given(workspace, "the check used the lab's"):
-        remarks = [given, *remarks]
+    remarks = [given] if (given := describe_given(workspace, "the check used the lab's")) else []
     if lab.code_of(workspace.root) == lab.code_of(lab.path):
         remarks = [_UNEDITED.format(files=" and ".join(lab.spec.editable)), *remarks]
     return Checked(attempt, earlier, learner, remarks)
@@ -240,24 +235,6 @@ def with_comparison(notes: list[str], capture: str, before: list[str]) -> list[s
         if earlier != capture:
             return [f"{note} The check before compared them with {earlier}.", *notes]
     return [*notes, note] if capture.endswith("of the shipped code") else [note, *notes]
-
-
-def quote_own_figures(workspace: Workspace, learner: Record, verdict: Verdict) -> list[str]:
-    """Replace copied reference answers by what this machine measured; return a remark about it.
-
-    Some reference answers are figures, and those hold for the machine they were measured on. The
-    learner's own answers stay as they are.
-    """
-    if verdict.reason != "wrong diagnosis" or not learner.help.solution:
-        return []
-    own = kind_of(workspace.lab).answers(verdict.measurement)
-    if not own or load_answers(workspace.root) != load_answers(workspace.lab.solution):
-        return []
-    save_answers(workspace, own)
-    return [
-        "The reference answers come from another machine. diagnosis.toml now holds what this one"
-        " measured: run `lab check` again."
-    ]
 
 
 def _to_reference(

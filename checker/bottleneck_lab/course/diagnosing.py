@@ -131,11 +131,12 @@ def judged_answers(workspace: Workspace, answers: Mapping[str, Any]) -> dict[str
 
 def where_to_look(workspace: Workspace, record: Record) -> str:
     """Return where the answers to the lab's questions can be read off again, in a sentence or two:
-    the capture that the diagnosis is about, or the output of the shipped code.
+    the capture that the diagnosis is about, or the output of the shipped code. Empty where a check
+    compares them with captures of its own.
     """
     lab = workspace.lab
     if lab.spec.devices[workspace.info.device].judges_diagnosis:
-        return "A check compares them with captures of its own, made as your code makes them."
+        return ""
     is_edited = lab.code_hash(workspace.root) != lab.code_hash(lab.path)
     shipped = f"The answers are about the shipped code{', not about yours' * is_edited}"
     if lab.spec.evidence == "run":

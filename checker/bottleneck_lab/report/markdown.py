@@ -50,7 +50,7 @@ def _criteria_table(verdict: Verdict) -> str:
     for criterion in verdict.criteria:
         cells = [
             f"{criterion.sentence} {words.describe_doubt(criterion)}".strip(),
-            words.format_result(verdict, criterion),
+            words.format_measured(criterion),
             words.format_target(criterion),
             words.format_interval(criterion),
         ]

@@ -26,6 +26,7 @@ from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import (
     OPEN_BECAUSE,
     UNMEASURED,
+    describe_criterion,
     format_figure,
     format_limit,
     format_range,
@@ -341,27 +342,17 @@ def format_measured(criterion: CriterionResult) -> str:
     return format_figure(criterion.value, criterion.unit, criterion.target)
 
 
-def format_result(verdict: Verdict, criterion: CriterionResult) -> str:
-    """Return the value of a criterion; of shares that hold, also those that depend on how long a
-    process has run, since an answer near either one counts.
+def describe_miss(verdict: Verdict, criterion: CriterionResult) -> str:
+    """Return the sentence of a criterion that is missed or open. Where it names a fault after the
+    criterion's whole text, the short label stands for that text.
     """
-    measured = format_measured(criterion)
-    if criterion.id != "shares" or not measured:
-        return measured
-    fresh = [
-        f"{each['name']} {each['fresh_share']:.1%}"
-        for each in verdict.measurement.get("operators", [])[:_NAMED_OPERATORS]
-        if abs(each["fresh_share"] / each["share"] - 1) > _AGED
-    ]
-    if not fresh:
-        return measured
-    return f"{measured}; in a process that has just started {', '.join(fresh)}, which counts, too"
-
-
-_NAMED_OPERATORS, _AGED = 3, 0.2
-"""So many operators are asked for; a share (0-1) by which one's time has changed with the age of
-the process.
-"""
+    lab = recorded_lab(verdict.lab)
+    device = lab.spec.devices.get(verdict.device) if lab else None
+    for spec in device.criteria if device else []:
+        text = f"Not met: {describe_criterion(spec)}. "
+        if spec.id == criterion.id and criterion.sentence.startswith(text):
+            return f"{spec.label or spec.id}: {criterion.sentence.removeprefix(text)}"
+    return criterion.sentence
 
 
 def format_target(criterion: CriterionResult) -> str:
@@ -645,6 +636,9 @@ def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
     )
 
 
+NOT_JUDGED = "diagnosis not judged yet"
+
+
 def describe_standing(
     standing: Standing | None, *, names_cause: bool = True, wrong: int = 0
 ) -> str:
@@ -670,7 +664,7 @@ def describe_standing(
         standing.corrections, f", corrected {standing.corrections} times"
     )
     if standing.named is None:
-        judged = f"{counted(wrong, 'answer')} wrong" if wrong else "diagnosis not judged yet"
+        judged = f"{counted(wrong, 'answer')} wrong" if wrong else NOT_JUDGED
         return f"{judged}{corrected}"
     if not names_cause:
         some_wrong = not standing.named or standing.measured is False

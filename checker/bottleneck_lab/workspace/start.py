@@ -241,13 +241,16 @@ def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path 
 def take_solution(workspace: Workspace) -> Path | None:
     """Put the reference solution's editable files into the workspace, and its diagnosis, but for
     what the learner has answered; files of the lab's own that were changed are the lab's again.
+    Answers that a check measures itself are never copied: they are another machine's figures.
 
     Returns where the learner's own were saved; None when nothing was edited.
     """
     lab = workspace.lab
     own, reference = load_answers(workspace.root), load_answers(lab.solution)
     is_answered = any(is_given(answer) for answer in own.values())
-    wanted = lab.spec.editable if is_answered else [*lab.spec.editable, "diagnosis.toml"]
+    measured = lab.spec.devices[workspace.info.device].judges_diagnosis
+    keeps = is_answered or measured
+    wanted = lab.spec.editable if keeps else [*lab.spec.editable, "diagnosis.toml"]
     names = [name for name in wanted if (lab.solution / name).is_file()]
     files = {name: (lab.solution / name).read_bytes() for name in names}
     files |= {name: _pristine(lab, name) for name in given_edited(workspace)}
@@ -255,7 +258,7 @@ def take_solution(workspace: Workspace) -> Path | None:
         kept = keep(workspace, [name for name in edited(workspace) if name in files])
         for name, data in files.items():
             workspace.write(workspace.root / name, data)
-    if is_answered:
+    if is_answered and not measured:
         open_ = {id_: each for id_, each in reference.items() if not is_given(own.get(id_))}
         save_answers(workspace, open_)
     return kept

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.grading.criteria import not_measured
+from bottleneck_lab.catalog import CriterionSpec, find_lab
+from bottleneck_lab.grading.criteria import grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
@@ -142,18 +142,17 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
     assert sentence.endswith(end)
 
 
-def test_a_share_that_depends_on_the_age_of_the_process_says_so():
-    shares = CriterionResult("shares", "diagnosis", True, "", counted="41.0%, 11.7%; measured 7.8%")
-    operators = [
-        {"name": "aten::mkldnn_convolution", "share": 0.432, "fresh_share": 0.39},
-        {"name": "aten::native_batch_norm", "share": 0.078, "fresh_share": 0.113},
+def test_a_fault_stands_behind_the_label_of_its_criterion():
+    (spec,) = [
+        each
+        for each in find_lab("resnet-top-ops").spec.devices["cpu"].criteria
+        if each.id == "share"
     ]
-    verdict = msgspec.structs.replace(made_up.passed(), measurement={"operators": operators})
-    assert words.format_result(verdict, shares) == (
-        "41.0%, 11.7%; measured 7.8%; in a process that has just started aten::native_batch_norm"
-        " 11.3%, which counts, too"
-    )
-    assert words.format_result(made_up.passed(), shares) == "41.0%, 11.7%; measured 7.8%"
+    verdict = msgspec.structs.replace(made_up.slow(), lab="resnet-top-ops", device="cpu")
+    missed = grade_check(spec, "That is its total time", 4)
+    assert words.describe_miss(verdict, missed) == "share of the first: That is its total time."
+    right = grade_check(spec, None, 4)
+    assert words.describe_miss(verdict, right) == right.sentence
 
 
 def test_a_gain_that_no_check_can_measure_is_explained_beside_the_measured_one():

@@ -10,7 +10,7 @@ from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.workspace.commitments import Commitment, Help, Record
 from bottleneck_lab.workspace.standing import standing_of
 
-RIGHT = {"genuine-capture", "top-operators", "shares", "bounds", "ceiling"}
+RIGHT = {"genuine-capture", "top-operators", "share", "bounds", "ceiling"}
 AT = "2026-01-02T00:00:00+00:00"
 
 

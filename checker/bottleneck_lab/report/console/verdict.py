@@ -58,12 +58,14 @@ def render_verdict(
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [
         words.describe_prediction(verdict),
-        words.describe_standing(
-            verdict.diagnosis,
-            names_cause=words.asks_for_cause(verdict),
-            wrong=words.wrong_answers(verdict),
-        ),
     ]
+    standing = words.describe_standing(
+        verdict.diagnosis,
+        names_cause=words.asks_for_cause(verdict),
+        wrong=words.wrong_answers(verdict),
+    )
+    if standing != words.NOT_JUDGED:  # what was not judged this time is named above
+        sentences.append(standing)
     if any(sentences):
         sheet.heading("Your diagnosis")
     for sentence in filter(None, sentences):
@@ -127,7 +129,7 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
     sign, style = ("?", "yellow") if criterion.holds is None else marks[criterion.holds]
     if criterion.holds:
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
-        figure = _figure(verdict, criterion)
+        figure = _figure(criterion)
         if criterion.corrected is True:
             figure = "corrected after your first diagnosis"
             if criterion.sentence.endswith(RESTED_ON_WRONG_CAUSE):
@@ -139,7 +141,9 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
             lead_style=f"bold {style}",
         )
         return
-    text, because, _ = criterion.sentence.partition(OPEN_BECAUSE)
+    text, because, _ = words.describe_miss(verdict, criterion).partition(OPEN_BECAUSE)
+    if because and criterion.kind == "diagnosis":  # a fault that is not certain is none
+        text = criterion_label(verdict.lab, verdict.device, criterion.id)
     sentence = f"{text}: undecided" if because else text
     sheet.line(sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
@@ -175,8 +179,8 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
         sheet.line(f"{reason}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
 
 
-def _figure(verdict: Verdict, criterion: CriterionResult) -> str:
-    measured, target = words.format_result(verdict, criterion), words.format_target(criterion)
+def _figure(criterion: CriterionResult) -> str:
+    measured, target = words.format_measured(criterion), words.format_target(criterion)
     if measured and target:
         return f"{measured}, wanted {target}"
     # Of a number without a target, only a count says something by itself.

@@ -77,7 +77,7 @@ def verdict_section(verdict: Verdict) -> Section:
         figures = [criterion_label(verdict.lab, verdict.device, each.id), each.kind]
         if each.value is not None or each.counted is not msgspec.UNSET:
             target = words.format_target(each)
-            value = words.format_result(verdict, each)
+            value = words.format_measured(each)
             figures.insert(0, f"{value}, wanted {target}" if target else value)
         figures.append(words.format_interval(each))
         line = tag("p", " · ".join(filter(None, figures)), class_="soft")
