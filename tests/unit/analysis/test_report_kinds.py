@@ -353,3 +353,41 @@ def test_slow_steps_with_the_same_work_are_not_said_to_do_other():
     ):
         (only,) = uneven_steps(msgspec.structs.replace(seen, step_launches=launches))
         assert only.title == title
+
+
+def test_what_the_host_works_on_is_not_copied_back_where_the_device_does(make, tmp_path):
+    """A step is 5 ms of kernels, a copy back of 2 ms and 13 ms of an operator on the host."""
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(20):
+            run.operator("aten::mm", "gemm_tensorop", 250.0)
+        start, at = run.host, max(run.host + 4.0, *run.tail.values())
+        args = {"device": 0, "stream": 7, "correlation": 10_000 + number, "bytes": 20 << 20}
+        run.add("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", at, 2_000.0, **args)
+        run.tail[7] = run.host = at + 2_000.0
+        call = args["correlation"]
+        run.add("cuda_runtime", "cudaMemcpyAsync", start, run.host - start, correlation=call)
+        start = run.host
+        run.python(13_000.0)
+        run.add("cpu_op", "aten::sort", start, 13_000.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    first = finding(summary_of(tmp_path, run), "host-operators")
+    assert first.expected_gain_ratio == pytest.approx(20 / 5, rel=0.05)
+
+
+def test_attention_in_fp32_is_faster_in_half_precision_too(make, tmp_path):
+    """On an H100, 8 ms of fp32 products and 2 of attention take 1 / 14.8 of the time in bf16."""
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(10):
+            run.operator("aten::addmm", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_ffma", 800.0)
+            run.operator("aten::_efficient", "fmha_cutlassF_f32_aligned_64x64_rf_sm80", 200.0)
+            run.operator("aten::mul", "vectorized_elementwise_kernel", 100.0)
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+    card = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0}
+    only = finding(summary_of(tmp_path, run, deviceProperties=[card]), "tensor-cores-unused")
+    assert "60 fp32 matrix kernels take 73% of the time" in only.evidence
+    assert only.expected_gain_ratio == pytest.approx(11 / (1 + 10 / 14.8), rel=0.03)

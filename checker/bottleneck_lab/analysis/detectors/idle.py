@@ -106,7 +106,8 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         else:
             evidence += seen.line_of(cause) or _beside_the_thread(seen, cause)
         evidence += _in_other_ranks(seen, cause)
-        removal = Removal(causes=(cause,))
+        # What operators of the host work on is not copied to it once they run on the device.
+        removal = Removal(causes=(cause,), results=cause == "host")
         evidence += _beside_the_device(seen, removal, share)
         where = _on_one_rank(seen, cause, share)
         return [Detection(evidence, share, advice=advice, where=where, removal=removal)]

@@ -86,6 +86,10 @@ _FP32_GEMM = re.compile(
     r".*?(?:(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn)",
     re.IGNORECASE,
 )
+_FP32_WORK = re.compile(rf"{_FP32_GEMM.pattern}|fmha_cutlass[FB]_f32", re.IGNORECASE)
+"""The same and attention in fp32, whose kernels use tensor cores: half precision runs them several
+times as fast as well.
+"""
 _FP64_GEMM = re.compile(
     # cuBLAS and CUTLASS, cuDNN, cuBLAS's templates, rocBLAS.
     r"d884gemm|(?:^|_|\b)dgemm|_f64f64_|gem[mv]\w*<(?:int, )*double\b|^Cijk_\w+_DB_",
@@ -356,7 +360,10 @@ def unused_tensor_cores(seen: Evidence) -> list[Detection]:
         return []
     # Tensor cores make matrix work as much faster as the data sheet says, not infinitely.
     ratio = max(each.ratio for each in known)
-    detections = kernels_like(_FP32_GEMM, FP32_SHARE, "fp32 matrix kernels", 1 / ratio)(seen)
+    detections = [
+        msgspec.structs.replace(each, removal=Removal(kernels=_FP32_WORK, left=1 / ratio))
+        for each in kernels_like(_FP32_GEMM, FP32_SHARE, "fp32 matrix kernels")(seen)
+    ]
     if any(each.only_fp16 for each in known):
         advice = (
             "Use autocast with fp16 and a GradScaler: this device's tensor cores take neither bf16"

@@ -20,7 +20,8 @@ VALUE_BYTES = 4096
 class Removal(NamedTuple):
     """Time that is taken out: the host's for these causes, its waits for devices (but not until a
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
-    match (but for the share `left`), or in waiting for other `devices` of their process.
+    match (but for the share `left`), or in waiting for other `devices` of their process; `results`:
+    in copies to the host, but for values.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -28,6 +29,7 @@ class Removal(NamedTuple):
     copies: bool = False
     communication: bool = False
     devices: bool = False
+    results: bool = False
     kernels: re.Pattern[str] | None = None
     left: float = 0.0
 
@@ -44,6 +46,8 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
         removed |= (kind == ActivityKind.COPY) | (kind == ActivityKind.MEMSET)
     if removal.waits:  # the values that the host waits for
         removed |= (table.direction[rows] == Direction.D2H) & (table.bytes[rows] <= VALUE_BYTES)
+    if removal.results:
+        removed |= (table.direction[rows] == Direction.D2H) & (table.bytes[rows] > VALUE_BYTES)
     if removal.communication:
         removed |= kind == ActivityKind.COMMUNICATION
     if removal.kernels is not None:
