@@ -222,6 +222,13 @@ def test_the_terminal_draws_lines_and_letters(tmp_path):
     assert all(re.fullmatch(r"0\.0*[125]|[125]0*", end) for end in (ends[0], ends[-1])), ends
 
 
+def test_operators_in_one_place_of_a_terminal_stand_side_by_side(tmp_path):
+    (row,) = summarise(capture(tmp_path, device=False), LAPTOP).roofline.rows
+    same = [replace_struct(row, intensity=1.0, flops_per_s=5e9)] * 3
+    drawn = draw_roofline(LAPTOP, same, 80)
+    assert any({"CAB", "BAC"} & {line[at : at + 3] for at in range(80)} for line in drawn)
+
+
 def test_the_page_has_the_letters_in_the_table_and_at_the_dots(tmp_path):
     page = render_html(title="x", capture=analyse(capture(tmp_path, device=False), LAPTOP))
     assert ">A</td>" in page

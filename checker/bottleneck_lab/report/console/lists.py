@@ -229,15 +229,11 @@ def print_roofline(sheet: Sheet, summary: Summary) -> None:
     rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
     if machine is None or not rows:
         return
-    sheet.heading(
-        f"Operators under the roofline of {machine.name}, with their time with all that they call"
-    )
+    sheet.heading(f"Operators under the roofline of {machine.name}")
     for letter, row in zip(LETTERS, rows[:TOP], strict=False):
         # Without a bar: those of the lists above are shares of the time.
-        figures = (
-            f"{letter} {words.format_share_column(row.ceiling_share):>6} of its ceiling,"
-            f" {row.bound}, {words.format_duration(row.time_ns)}: "
-        )
+        share = words.format_share_column(row.ceiling_share)
+        figures = f"{letter} {share:>6} of its ceiling, {row.bound}: "
         name = sheet.fit_name(f"{row.operator} {row.precision}", sheet.width - len(figures) - 2)
         sheet.path(sheet.safe(figures) + name, indent=1)
     for line in (

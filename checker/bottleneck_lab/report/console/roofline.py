@@ -22,7 +22,7 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
     """Draw lines of text: FLOP/s upwards over FLOP per byte, both logarithmic.
 
     Slopes are memory and the caches, level lines the precisions that occur. `rows` are those with a
-    place (`ceiling_share` not negative); operators in one place show as the first of them.
+    place (`ceiling_share` not negative); operators in one place stand side by side.
     """
     levels = {row.precision: machine.flops[row.precision] for row in rows}
     slopes = [machine.bytes_per_s, *(cache.bytes_per_s for cache in machine.caches)]
@@ -42,7 +42,8 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
         column = round((columns - 1) * (log10(intensity) - low) / (high - low))
         line = line_of(rate)
         if 0 <= column < columns and 0 <= line < HEIGHT:
-            grid[line][column] = sign
+            free = [at for at in range(columns) if grid[line][at] not in LETTERS]
+            grid[line][min(free, key=lambda at: abs(at - column))] = sign
 
     for column in range(columns):
         intensity = 10 ** (low + (high - low) * column / (columns - 1))
@@ -51,7 +52,7 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
         for level in levels.values():
             if level <= machine.bytes_per_s * intensity:
                 put(intensity, level, ".")
-    for letter, row in reversed(list(zip(LETTERS, rows, strict=False))):
+    for letter, row in zip(LETTERS, rows, strict=False):
         put(row.intensity, row.flops_per_s, letter)
     marks = {HEIGHT - 1: 10**bottom} | {line_of(rate): rate for rate in sorted(levels.values())}
     left, right = (f"{end:g}" for end in ends)

@@ -51,6 +51,8 @@ from bottleneck_lab.report.memory_words import changes_between_steps
 
 EMULATED_KERNEL = "emulated: "
 """How the names of kernels begin that stand for operators in a trace of the virtual GPU."""
+_ALL_BUSY = 0.95
+"""Share of the time with work from which gaps are no evidence of anything."""
 _MARK_COLUMNS = 5
 _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
@@ -64,12 +66,15 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     _print_title(sheet, summary)
     if summary.of_memory:
         print_memory(sheet, summary)
+    lead = None if summary.blind or summary.of_memory else leading_part(parts)
+    if summary.cpu_only and lead and lead.key == "compute":
+        lead = None  # the operators in it have a list of their own below
     # Without causes there is no second part.
-    _print_parts(sheet, summary, parts, number="" if summary.blind else "1  ")
+    _print_parts(sheet, summary, parts, number="1  " if lead else "")
     _print_strips(sheet, summary)
     if summary.blind:
         _print_evidence(sheet, summary)
-    elif not summary.of_memory and (lead := leading_part(parts)):
+    elif lead:
         _print_biggest(sheet, summary, lead)
         _print_inside(sheet, summary, lead)
     if whole and not summary.blind:
@@ -244,6 +249,9 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         _print_list(sheet, summary, "Top kernels, by share of the wall time", kernels)
     print_launches(sheet, summary)
     gaps = numbered_gaps(summary.devices)
+    busy = sum(each.share for each in wall_parts(summary.devices) if each.key == "compute")
+    if summary.blind and busy >= _ALL_BUSY:
+        return
     if gaps:
         numbers = f"`--gap N`, 1 to {len(gaps)}," if len(gaps) > 1 else "`--gap 1`"
         sheet.heading(f"The longest gaps (add {numbers} to see what every thread did)")
