@@ -448,8 +448,8 @@ def describe_removal(
     each = " on each device" if devices > 1 else ""
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
     sentence = (
-        f"Removing this alone, with the work unchanged, would leave {left}{each}: {whole} would be"
-        f" {bound} {ratio} as fast. A fix that also saves work can gain more."
+        f"Removing this alone, with the work unchanged, {whole} would be {bound} {ratio} as fast."
+        " A fix that also saves work can gain more."
     )
     rest = words.format_duration(rest_ns / devices)
     if left == rest or left_ns < rest_ns < _FAR_FROM_SHARE * left_ns:
@@ -464,8 +464,7 @@ def describe_removal(
         reason = f"queued kernels still pause for about {words.format_duration(PAUSE_NS)} each"
     else:
         reason = "other work that ran beside it would still take its time"
-    size = "less" if left_ns < rest_ns else "more"
-    return f"{sentence} That is {size} than the other parts' {rest}: {reason}."
+    return f"{sentence} The other parts take {rest}{each}: {reason}."
 
 
 NO_GAIN = (

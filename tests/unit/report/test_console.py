@@ -337,10 +337,11 @@ def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, 
         ceiling_share,
     )
     summary = summarise(made_up_capture.capture())
-    text = draw(
-        render_summary,
-        replace(summary, roofline=Roofline(find_machine("NVIDIA H100 80GB HBM3"), [row])),
-    )
+    placed = replace(summary, roofline=Roofline(find_machine("NVIDIA H100 80GB HBM3"), [row]))
+    waiting = draw(render_summary, placed)
+    assert "under the roofline" not in waiting, "the device is idle half of the time"
+    assert "the roofline. With `--all`" in " ".join(waiting.split())
+    text = draw(render_summary, placed, whole=True)
     line = next((line for line in text.splitlines() if "aten::addmm fp16" in line), "")
     assert ("under the roofline of H100" in text) is shown
     parts = ("18.4% of its ceiling", "compute-bound")

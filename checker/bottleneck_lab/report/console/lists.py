@@ -17,8 +17,10 @@ from bottleneck_lab.report.breakdown import (
     describe_scope,
     device_names,
     group_alike,
+    leading_part,
     line_label,
     time_of_other_lines,
+    wall_parts,
 )
 from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
@@ -299,12 +301,18 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     # In a lab about memory, what costs time is named and no more.
     beside = [each for each in summary.findings if summary.of_memory and each.share_of_wall > 0]
     shown = [each for each in summary.findings if each not in beside]
+    lead = leading_part(wall_parts(summary.devices))
+    derived = summary.gains.get(lead.key) if lead and not summary.of_memory else None
     for number, finding in enumerate(shown, start=1):
-        gain = words.describe_gain(finding)
-        sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
+        facts = f"{finding.cause}, {words.describe_gain(finding)}"
+        sheet.line(f"{finding.title} ({facts})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
-        if remains := describe_finding_gain(summary, finding):
-            sheet.line(remains, indent=3)
+        # The largest part's gain is derived above.
+        stated = f"{finding.expected_gain_ratio:.2f}" == f"{derived or 0.0:.2f}"
+        if not (stated and finding.share_of_wall > 0 and not finding.shared_gain_ratio):
+            remains = describe_finding_gain(summary, finding)
+            if remains:
+                sheet.line(remains, indent=3)
         if finding.doubt:
             sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
         if finding.advice:

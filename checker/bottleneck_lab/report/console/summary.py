@@ -69,6 +69,8 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     lead = None if summary.blind or summary.of_memory else leading_part(parts)
     if summary.cpu_only and lead and lead.key == "compute":
         lead = None  # the operators in it have a list of their own below
+    # How near operators come to a ceiling is no matter where the device mostly waits.
+    rates = whole or summary.cpu_only or lead is None or lead.key == "compute"
     # Without causes there is no second part.
     _print_parts(sheet, summary, parts, number="1  " if lead else "")
     _print_strips(sheet, summary)
@@ -85,7 +87,8 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     print_serving(sheet, summary)
     print_generation(sheet, summary)
     print_operators(sheet, summary)
-    print_roofline(sheet, summary)
+    if rates:
+        print_roofline(sheet, summary)
     print_lines(sheet, summary)
     if summary.blind:
         sheet.blank()
@@ -97,6 +100,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
         "copies": summary.copies,
         "kernels": summary.kernels,
         "the longest gaps": numbered_gaps(summary.devices),
+        "the roofline": not rates and summary.roofline.rows,
         "the lines that hold memory": [
             use for use in summary.memory if use.holders and not changes_between_steps(use)
         ],

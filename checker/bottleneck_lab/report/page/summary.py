@@ -207,8 +207,8 @@ def findings_section(summary: Summary) -> Section:
         nothing = words.describe_no_findings(summary)
         return section("findings", "Findings", tag("p", nothing))
     lead = (
-        "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
-        " bring, by what waits for what in the recording."
+        "Ranked by their gain: the most that removing a finding entirely can bring, by what waits"
+        " for what in the recording."
     )
     scope = describe_scope(summary)
     if scope:

@@ -9,6 +9,7 @@ const LANE_GAP = 9;
 const RULER_HEIGHT = 26;
 const OVERVIEW_HEIGHT = 44;
 const OVERVIEW_ROWS = 6;
+const LEAST_BETWEEN_EDGES = 8;
 const MIN_SPAN_NS = 50;
 const SUMMED_NAMES = 4;
 const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array };
@@ -205,6 +206,7 @@ class Timeline {
       const y = row.y - top;
       if (y > -ROW_HEIGHT && y < this.viewHeight) this.drawRow(pen, row, y);
     }
+    this.drawEdges(pen, RULER_HEIGHT, Math.min(this.viewHeight, this.height - top));
     this.drawMarked(pen);
     this.drawLabels(pen, top);
     this.drawRuler(pen);
@@ -274,6 +276,14 @@ class Timeline {
       const left = Math.max(this.labels, this.x(start));
       pen.fillRect(left, RULER_HEIGHT, Math.min(this.width, this.x(end)) - left, Math.min(this.viewHeight, this.height - top));
     });
+  }
+
+  // A mark at the edges of each step, through all lanes; none where they would be all that is seen.
+  drawEdges(pen, begin, height) {
+    const edges = [...new Set(this.head.steps.flat())].filter((edge) => edge >= this.from && edge <= this.to);
+    if (edges.length * LEAST_BETWEEN_EDGES > this.width) return;
+    pen.fillStyle = this.ink.soft;
+    for (const edge of edges) pen.fillRect(this.x(edge), begin, 1, height);
   }
 
   drawRow(pen, row, y) {
@@ -408,6 +418,7 @@ class Timeline {
     Object.assign(this, { from: 0, to: this.head.span_ns });
     const height = Math.max(6, Math.min(ROW_HEIGHT, (OVERVIEW_HEIGHT - 8) / Math.max(1, rows.length)));
     rows.forEach((row, index) => this.drawRow(pen, row, 4 + index * height));
+    this.drawEdges(pen, 0, OVERVIEW_HEIGHT);
     const left = this.x(kept.from);
     const right = this.x(kept.to);
     Object.assign(this, kept);
