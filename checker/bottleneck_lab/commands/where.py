@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import load_course, load_labs
 from bottleneck_lab.commands.ui import say, say_next
-from bottleneck_lab.grading.cases import habits, weakness
+from bottleneck_lab.grading.cases import habits
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.cases import load_counted, load_drawn, open_case
@@ -53,7 +53,7 @@ def _mention_cases() -> None:
     past = [case.past for case in answered if case.past]
     named = sum(each.called == each.cause for each in past)
     how = f"Cause named in {named} of {counted(len(past), 'case')}; `lab case` draws another."
-    say(" ".join([f"\n{how}", *habits(past), *weakness([case.right for case in answered])]))
+    say(" ".join([f"\n{how}", *habits(past)]))
 
 
 def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:

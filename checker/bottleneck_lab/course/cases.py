@@ -13,7 +13,7 @@ from pathlib import Path
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.cases import Case, PastCase, grade_case, habits, streak, weakness
+from bottleneck_lab.grading.cases import Case, PastCase, grade_case, habits, streak
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.trace import load, merge_ranks
@@ -142,7 +142,7 @@ def standing(set_name: str = "") -> Standing:
         points=sum(sum(each.right.values()) for each in answered),
         judged=sum(len(each.right) for each in answered),
         streak=streak(past),
-        habits=[*habits(past), *weakness([each.right for each in answered])],
+        habits=habits(past),
         misses={
             "question": _misses(list(each.right.items()) for each in answered),
             "level": _misses(

@@ -19,7 +19,6 @@ from bottleneck_lab.analysis.causes import IDLE_CAUSES
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.causes import CAUSES, MEMORY_GROWTH, SIGNS_OF
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.wording import counted
 
 """Causes that can hold a case up: the choices of every case."""
 
@@ -83,7 +82,7 @@ QUESTIONS = [
     QuestionSpec(
         "line",
         "number",
-        "Which line of program.py has to change, or `none`?",
+        "Which line of program.py has to change?",
         choices=["none"],
         measure=f"Within {LINES_NEAR} lines counts.",
     ),
@@ -335,22 +334,6 @@ def streak(past: Sequence[PastCase]) -> int:
             break
         count += 1
     return count
-
-
-def weakness(rights: Sequence[Mapping[str, bool]]) -> list[str]:
-    """Return a sentence about the questions that are answered wrong most often, from whether each
-    answer of each case was right; none before there are enough cases, or if all are seldom wrong.
-    """
-    wrong = Counter(name for right in rights for name, holds in right.items() if not holds)
-    times = max(wrong.values(), default=0)
-    if len(rights) < HABIT or times < 2 or 3 * times < len(rights):
-        return []
-    *others, last = (name for name in wrong if wrong[name] == times)
-    names = f"{', '.join(others)} and {last}" if others else last
-    return [
-        f"You are most often wrong on {names}: in {times} of {counted(len(rights), 'case')}"
-        f"{' each' if others else ''}."
-    ]
 
 
 def habits(past: Sequence[PastCase]) -> list[str]:

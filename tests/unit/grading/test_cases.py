@@ -18,7 +18,6 @@ from bottleneck_lab.grading.cases import (
     grade_case,
     habits,
     streak,
-    weakness,
 )
 from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
 
@@ -260,22 +259,6 @@ def test_a_grade_says_how_its_figure_is_made_up_and_what_would_have_counted():
     case = msgspec.structs.replace(CASE, cause="launch-bound")
     alone = grade_case(case, {**answers, "cause": "launch-bound"}, figures)[1].sentence
     assert "the capture shows 1.1%." in alone
-
-
-def test_the_question_that_is_mostly_wrong_is_named_once_there_are_enough_cases():
-    right = dict.fromkeys(("cause", "evidence", "line", "gain"), True)
-    wrong = {**right, "gain": False}
-    assert weakness([wrong, wrong]) == []
-    assert weakness([right] * 3) == []
-    assert weakness([wrong, right, wrong, right]) == [
-        "You are most often wrong on gain: in 2 of 4 cases."
-    ]
-    assert weakness([wrong, *[right] * 3]) == []
-    assert weakness([wrong, right, right]) == [], "one mistake is no habit"
-    both = {**wrong, "cause": False}
-    assert weakness([both, both, right]) == [
-        "You are most often wrong on cause and gain: in 2 of 3 cases each."
-    ]
 
 
 def test_a_question_about_memory_names_the_cause_that_it_is_for():

@@ -111,7 +111,7 @@ def test_a_late_answer_counts_nowhere(folder: Path):
     assert now.misses == {"question": {"gain": (1, 1)}, "level": {"level 1": (1, 4)}, "cause": {}}
 
 
-def test_what_rests_on_a_wrong_cause_is_no_weakness(folder: Path):
+def test_what_rests_on_a_wrong_cause_is_not_judged(folder: Path):
     drawn = cases.draw(folder, random.Random(1))
     other = "healthy" if cases.find_case(drawn.name).cause != "healthy" else "straggler"
     answer_case(drawn, {"cause": other, "evidence": 0.0001, "line": 1, "gain": 1.0})

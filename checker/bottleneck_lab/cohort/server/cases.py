@@ -20,7 +20,6 @@ from bottleneck_lab.grading.cases import (
     Case,
     habits,
     streak,
-    weakness,
 )
 from bottleneck_lab.workspace.cases import PROGRAM, find_case, load_library
 
@@ -36,10 +35,6 @@ def library(request: Request, session: AsLearner) -> Response:
         listed = []
     answered = _answered(request, session)
     past = [each.past for each in answered.values()]
-    rights = [
-        {result.id: result.holds for result in each.results if result.holds is not None}
-        for each in answered.values()
-    ]
     return state(request).page(
         "cases.html",
         session,
@@ -47,7 +42,7 @@ def library(request: Request, session: AsLearner) -> Response:
         answered=answered,
         named=sum(each.called == each.cause for each in past),
         streak=streak(past),
-        habits=[*habits(past), *weakness(rights)],
+        habits=habits(past),
     )
 
 
