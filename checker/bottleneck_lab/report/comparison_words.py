@@ -154,9 +154,12 @@ def _describe_flop(comparison: Comparison) -> list[str]:
     if each is None:
         return []
     before, after = (f"{flop / 1e6:.3g} MFLOP" for flop in (each.before, each.after))
+    was, now = each.shapes
     inputs = ""
-    if all(each.shapes):
-        inputs = f": {each.shapes[0]}, now {each.shapes[1]}. It"
+    if was and now:
+        inputs = f": {was}, now {now}. It"
+    elif was or now:
+        inputs = f": {was or now} is {'gone' if was else 'new'}. It"
     return [
         f"The shapes differ: {each.operator}{inputs} computes {before} a call before, and {after}"
         " after. If that is another batch size, compare times for each sample."

@@ -9,12 +9,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
 
 from bottleneck_lab import compare, load, observe
 from bottleneck_lab.analysis.comparability import find_conditions, find_differences
+from bottleneck_lab.analysis.compare import FlopPerCall
 from bottleneck_lab.report.comparison_words import describe_differences, describe_speedup
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES
@@ -294,3 +296,13 @@ def test_a_larger_batch_is_told_from_slower_code(tmp_path):
     shapes = "aten::addmm: 32×1024 by 1024×1024, now 64×1024 by 1024×1024. It computes 67.1 MFLOP"
     assert f"The shapes differ: {shapes} a call before, and 134 MFLOP after" in text
     assert "The shapes differ" not in printed(compare(before, matrix_work(tmp_path, "again")))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"), [(("", "8×4 by 4×2"), "is new"), (("8×4 by 4×2", ""), "is gone")]
+)
+def test_shapes_that_only_one_side_has_are_new_or_gone(tmp_path, shapes, words):
+    before, after = matrix_work(tmp_path, "before"), matrix_work(tmp_path, "after", rows=64)
+    other = FlopPerCall("aten::mm", 1e6, 2e6, shapes)
+    comparison = msgspec.structs.replace(compare(before, after), flop_per_call=other)
+    assert f"The shapes differ: aten::mm: 8×4 by 4×2 {words}. It computes" in printed(comparison)

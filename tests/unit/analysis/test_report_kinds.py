@@ -391,3 +391,25 @@ def test_attention_in_fp32_is_faster_in_half_precision_too(make, tmp_path):
     only = finding(summary_of(tmp_path, run, deviceProperties=[card]), "tensor-cores-unused")
     assert "60 fp32 matrix kernels take 73% of the time" in only.evidence
     assert only.expected_gain_ratio == pytest.approx(11 / (1 + 10 / 14.8), rel=0.03)
+
+
+def test_the_start_up_of_another_rank_is_in_no_step(make, tmp_path):
+    """Ranks start up for 1 and for 2 s, and meet in every step of 5 ms from then on."""
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(2)]
+    for number in range(20):
+        begins = [run.host for run in runs]
+        for run, startup_us in zip(runs, (1e6, 2e6), strict=True):
+            if number == 0:
+                run.python(startup_us)
+                run.add("cuda_runtime", "cudaFree", run.host - startup_us, startup_us)
+            work(run, 480.0)
+        joined(runs, 200.0, "0")
+        for run, begin in zip(runs, begins, strict=True):
+            run.wait()
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
+    summary = summarise(load(tmp_path / "job"))
+    assert summary.findings == []
+    assert summary.step_mean_ns == pytest.approx(5e6, rel=0.02)
+    assert summary.startup_in_step_ns == pytest.approx(2e9, rel=0.01)

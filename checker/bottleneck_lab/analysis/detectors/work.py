@@ -206,7 +206,9 @@ def late_ranks(seen: Evidence) -> list[Detection]:
         return _slow_ranks(seen)
     # Waiting for a rank that stood idle for a cause is told with that cause, if it is reported.
     reported = [cause for cause in CAUSES if is_reported(seen, cause)]
-    late = [row for row in seen.late if row.doing not in reported]
+    # A start-up in the first step happens once, and no step's time holds it.
+    once = ("startup",) if seen.steps else ()
+    late = [row for row in seen.late if row.doing not in (*reported, *once)]
     waited, share = seen.waiting_share(late), seen.removable_share(late)
     if waited < IDLE_SHARE:
         return []

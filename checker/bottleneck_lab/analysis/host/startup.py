@@ -77,10 +77,10 @@ def find_startup_of(timeline: Timeline, rank: int) -> StartUp | None:
 
 
 def costs_without_startup(steps: Sequence[Step], startups: Mapping[int, StartUp]) -> list[int]:
-    """Return what each step took, ns, without what a rank's first held of the start-up: it happens
-    once, and no mean of steps is about it.
+    """Return what each step took, ns, without what a rank's first held of the start-up, also of
+    another rank's that it waited for: it happens once, and no mean of steps is about it.
     """
-    return _costs_from(steps, {rank: each.first_work_ns for rank, each in startups.items()})
+    return _costs_from(steps, _started(steps, startups))
 
 
 def settled_costs(
@@ -89,11 +89,21 @@ def settled_costs(
     """Return the same, also without what a rank's first held of work that had been queued before
     the recording.
     """
-    begun = {rank: each.first_work_ns for rank, each in startups.items()}
+    begun = _started(steps, startups)
     for rank in {step.rank for step in steps}:
         early = timeline.device.end[queued_before(timeline, rank)]
         begun[rank] = int(early.max(initial=begun.get(rank, 0)))
     return _costs_from(steps, begun)
+
+
+def _started(steps: Sequence[Step], startups: Mapping[int, StartUp]) -> dict[int, int]:
+    """Return when each rank, and all that its first step waited for, had started up."""
+    begun = {rank: each.first_work_ns for rank, each in startups.items()}
+    last, first = max(begun.values(), default=0), {step.rank: step for step in reversed(steps)}
+    for rank, step in first.items():
+        if step.start_ns < last < step.start_ns + step.cost_ns:
+            begun[rank] = last
+    return begun
 
 
 def _costs_from(steps: Sequence[Step], begun: Mapping[int, int]) -> list[int]:
