@@ -83,14 +83,17 @@ def _is_predicted(criterion: CriterionResult, prediction: Prediction | None) -> 
 
 def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdict:
     """Return the verdict with advice that is not followed yet: where to look for an answer, the
-    capture that is there already in place of a new one, and no hint where all were taken.
+    capture that is there already in place of a new one, and no hint where all were taken. What the
+    next step says as well is left out.
     """
     advice = []
     for each in verdict.advice:
         if each == WRONG_ANSWERS:
-            advice.append(f"{each} {where_to_look(workspace, learner)}".strip())
+            if where := where_to_look(workspace, learner):
+                advice.append(f"{each} {where}")
         elif each in (IN_COMMON, WRONG_AS_SHIPPED):
-            advice.append(_where_to_begin(verdict.criteria) or each)
+            begin = _where_to_begin(verdict.criteria)
+            advice += [begin] if begin else [each] * (each == IN_COMMON)
         elif each in _SHOWS:
             advice.append(_look_at(workspace, verdict, each))
         elif each != _HINT or next_hint(workspace) < len(workspace.lab.spec.hints):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.course import advice
 from bottleneck_lab.course.advice import fit_advice, note_first_fix
-from bottleneck_lab.grading.conclusion import ADVICE, IN_COMMON, WRONG_AS_SHIPPED
+from bottleneck_lab.grading.conclusion import ADVICE, IN_COMMON, WRONG_ANSWERS, WRONG_AS_SHIPPED
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import make_capture
@@ -28,7 +28,11 @@ CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-input
 def start(tmp_path, monkeypatch):
     """Start a lab, and return its workspace."""
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
-    return lambda slug: start_workspace(load_labs()[slug], tmp_path / "work", "virtual")[0]
+
+    def started(slug, device="virtual"):
+        return start_workspace(load_labs()[slug], tmp_path / "work", device)[0]
+
+    return started
 
 
 def slow(workspace) -> Verdict:
@@ -187,3 +191,9 @@ def test_wrong_work_begins_with_the_time_that_ended_its_check_or_with_any_of_its
     late = [ended, wrong("budget", "target")]
     first = advised(workspace, replace(verdict, advice=[WRONG_AS_SHIPPED], criteria=late))
     assert "have the loop ask `seconds_left()`" in first[0]
+
+
+@pytest.mark.parametrize("advice", [WRONG_AS_SHIPPED, WRONG_ANSWERS])
+def test_advice_that_the_next_step_gives_as_well_is_left_out(start, advice):
+    workspace = start("resnet-top-ops", "cpu")
+    assert advised(workspace, replace(slow(workspace), advice=[advice])) == []
