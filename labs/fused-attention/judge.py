@@ -219,16 +219,22 @@ def values(array: Array) -> Array:
 
 
 _ODD_LENGTHS = (1, 2, 17, 63, 64, 65, 97, 131, 257)
+_LENGTHS_OF = {"far below zero": (1, 2, 17), "hidden, then low": (97, 131, 257)}
+"""Where only some lengths tell: a mean of few values is far from 0, however coarse the scores are;
+two thirds of many keys are a whole tile of keys that hold -inf.
+"""
 _KINDS = (
     "normal",
     "large logits",
     "constant",
     "one-hot",
     "huge negative",
+    "far below zero",
     "one loud key",
     "large values",
     "hidden keys",
     "hidden rows",
+    "hidden, then low",
 )
 """There is no mask but the causal one, so scores of -inf come from keys that hold -inf: a key that
 every query is hidden from, as padding is.
@@ -242,7 +248,7 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
     hard = []
     dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
     for number, kind in enumerate(_KINDS):
-        for seq in rng.choice(_ODD_LENGTHS, 3, replace=False):
+        for seq in rng.choice(_LENGTHS_OF.get(kind, _ODD_LENGTHS), 3, replace=False):
             shape = Shape(
                 2,
                 3,
@@ -292,6 +298,10 @@ def _with_a_row_changed(
     return inputs
 
 
+_DEPTHS = {"huge negative": 1e4, "far below zero": 1e5, "hidden, then low": 1e4}
+"""How far below zero all scores of a kind of input are."""
+
+
 def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, Array, Array]:
     """Return q, k and v of this kind, as they travel."""
     size = (shape.batch, shape.heads, shape.seq, shape.dim)
@@ -304,15 +314,15 @@ def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, 
     elif kind == "one-hot":  # every query looks at one key only
         k = np.zeros(size, np.float32)
         k[..., np.arange(shape.seq), np.arange(shape.seq) % shape.dim] = 60.0
-    # Every logit near -1e4: a maximum that starts at 0 would underflow.
-    elif kind == "huge negative":
+    # Every logit is as low as that: a maximum that starts at 0, or at -1e4, would underflow.
+    elif kind in _DEPTHS:
         q = np.abs(q) + 1
-        k = 0.01 * k - np.float32(1e4 / (1.8 * shape.dim**0.5))
+        k = 0.01 * k - np.float32(_DEPTHS[kind] / (1.8 * shape.dim**0.5))
     elif kind == "one loud key":  # the maximum changes late, and by much
         k[..., -1, :] *= 25
     elif kind == "large values":
         v *= 1e3
-    elif kind in ("hidden keys", "hidden rows"):
+    if kind.startswith("hidden"):
         # positive: their product with -inf is -inf for every query
         q[..., 0] = np.abs(q[..., 0]) + 0.5
         k[..., _hidden(rng, kind, shape), 0] = -np.inf
@@ -320,9 +330,11 @@ def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, 
 
 
 def _hidden(rng: np.random.Generator, kind: str, shape: Shape) -> Array:
-    """Which keys hold -inf: some but the first, so that every query sees one; or the first third
-    (all, without a mask), so that some see none.
+    """Return the keys that hold -inf: some but the first, so that every query sees one; the first
+    third (all, without a mask), so that some see none; or the first two thirds, before low scores.
     """
+    if kind == "hidden, then low":
+        return np.arange(2 * shape.seq // 3)
     if kind == "hidden keys":
         return np.asarray(1 + rng.permutation(shape.seq - 1)[: shape.seq // 2])
     return np.arange(-(-shape.seq // 3) if shape.causal else shape.seq)

@@ -142,6 +142,16 @@ WRONG = {
         "b.decay[i] = 1.0f;",
         "Off by",
     ),
+    "a maximum that starts at -20000": (
+        "b.top + kQueries, -1e30f",
+        "b.top + kQueries, -20000.0f",
+        "far below zero",
+    ),
+    "a maximum of 0 where nothing was seen so far": (
+        "b.top[i] = top;",
+        "b.top[i] = top > -1e29f ? top : 0.0f;",
+        "hidden, then low",
+    ),
     "weights where no key is seen": (
         "b.sum[i] > 0.0f ? b.out[i][d] / b.sum[i] : 0.0f",
         "b.out[i][d] / b.sum[i]",
@@ -174,7 +184,9 @@ def test_wrong_kernels_are_refused(fault, judge, reference, tmp_path):
     assert words in refusal(source.replace(old, new), judge, reference, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["large logits", "huge negative", "one loud key", "normal"])
+@pytest.mark.parametrize(
+    "kind", ["large logits", "huge negative", "far below zero", "one loud key", "normal"]
+)
 @pytest.mark.parametrize("seq", [1, 2, 17])
 def test_another_order_of_summation_is_as_right_even_where_the_reference_was_lucky(
     judge, kind, seq

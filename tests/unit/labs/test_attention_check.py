@@ -315,6 +315,8 @@ cases = [
     ("hidden rows", 33, 64, 1),
     ("hidden keys", 64, 64, 0),
     ("huge negative", 17, 64, 1),
+    ("far below zero", 17, 64, 0),
+    ("hidden, then low", 131, 64, 1),
 ]
 for kind, seq, dim, causal in cases:
     shape = judge.Shape(1, 2, seq, dim, bool(causal), 1, "fp16", 1)
