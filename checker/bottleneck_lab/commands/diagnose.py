@@ -71,12 +71,10 @@ def command(
 ) -> None:
     """Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.
 
-    Answers are saved in diagnosis.toml, which you can also edit. Once every question is answered,
-    the diagnosis is committed, at a terminal after a question. From then on, reports show causes,
-    findings and ceilings, and once `lab check` has judged the cause, the tool's figures next to
-    yours. Later diagnoses are corrections: a right one passes the check; where work is graded,
-    points go to the first. Open questions are no error: the exit code is 0, and only a refused
-    answer's is 2.
+    Answers are saved in diagnosis.toml, which you can also edit, and committed once all are given.
+    From then on, reports show causes and findings. A later diagnosis is a correction: a right one
+    passes the check; where work is graded, points go to the first. The exit code is 2 if an answer
+    is refused, and otherwise 0.
     """
     workspace = here()
     if draft and reveal:

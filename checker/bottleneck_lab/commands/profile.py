@@ -389,12 +389,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         say(remark)
     if "command" in described:
         note(f"By hand, in this folder: {described['command']}")
-    read_s = time.monotonic() - recorded
-    note(
-        f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took"
-        f" {read_s:.1f} s."
-    )
-    note(f"The capture is in {folder}")
+    note(f"Captured in {recorded - began:.1f} s: {folder}")
     say_next_step(workspace, load_attempts(workspace), load_record(workspace))
 
 

@@ -56,10 +56,7 @@ ATTESTATION_MEANS = {
 EMULATED = "The accelerator is emulated: its own times are modelled."
 
 # Shown with every capture of a lab or a case that has not been diagnosed.
-BLIND = (
-    "This is the evidence. Causes, findings and the largest possible gain appear once you commit"
-    " your diagnosis."
-)
+BLIND = "Causes, findings and gains appear once you commit your diagnosis."
 
 # Shown with the findings of a lab that has not been checked.
 REMEDIES_LATER = (
@@ -124,10 +121,7 @@ def describe_rest(command: str, *, blind: bool, measures: bool) -> str:
         return f"`{command}` shows the rest. {MEASURES}"
     if not blind:
         return f"`{command}` shows what is inside these parts, and the findings."
-    return (
-        f"`{command}` shows the rest of the evidence. Causes, findings and the largest possible"
-        " gain appear once you commit your diagnosis."
-    )
+    return f"`{command}` shows the rest. {BLIND}"
 
 
 def describe_emulation(*, modelled_host: bool) -> str:

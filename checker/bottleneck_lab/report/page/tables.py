@@ -326,7 +326,13 @@ def memory_tables(summary: Summary) -> Markup | None:
     drawn = [
         tag(
             "div",
-            tag("p", f"{_device(summary, use.rank, use.device)}, over time", class_="soft"),
+            tag(
+                "p",
+                f"{_device(summary, use.rank, use.device)}, from 0 to"
+                f" {words.format_bytes(use.peak_bytes)}, over the whole capture; level where"
+                " nothing was allocated or freed",
+                class_="soft",
+            ),
             chart,
             tag("p", describe_late_freeing(use, blind=summary.blind), class_="soft"),
         )
