@@ -345,6 +345,25 @@ def test_a_device_that_does_not_come_is_a_problem_of_the_machine_for_every_comma
     ours.close()
 
 
+def test_the_figure_of_a_pass_is_that_of_the_whole_run_which_the_gain_follows_from():
+    late = [100.0] * 96
+    late[0] = 900.0  # the wait for the first batch, which the median of blocks leaves out
+    run = run_of(late)
+    busy, *_ = check.grade(context(), run, STEP_S, 1.0, 0.0)
+    assert busy.holds
+    assert busy.value == pytest.approx(run.samples_per_s() * STEP_S / run.batch)
+    assert busy.value < 0.95
+
+
+def test_a_lab_that_asks_for_no_data_wait_gets_none():
+    asked = context()
+    asked.criterion = {}.get
+    (busy,) = check.grade(asked, run_of([100.0] * 96), STEP_S, 1.0, 0.0)
+    assert busy.holds
+    (miss,) = check.grade(asked, run_of([400.0] * 32), STEP_S, 1.0, 0.0)
+    assert miss.holds is False
+
+
 def test_an_undecided_utilisation_says_why():
     """The figure is that over all blocks; where every block lies on one side of the target, the
     sentence says what keeps it open.

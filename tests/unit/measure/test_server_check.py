@@ -553,3 +553,11 @@ def test_a_lab_on_cuda_needs_a_network(tmp_path):
     lab = replace(LAB, path=tmp_path)
     assert [each for each in KIND.problems(lab) if "`member` is missing" in each]
     assert not list(KIND.problems(LAB))
+
+
+def test_a_latency_at_a_rate_that_was_not_tried_is_not_measured():
+    observed = loading.Observed(rates=[60.0] * 16, other_cores=1.0)
+    observed.shipped = (Plateau(50.0),) * 2
+    p99 = next(each for each in loading.grade_load(CONTEXT, observed) if each.id == "p99-ms")
+    assert p99.holds is None
+    assert p99.sentence.endswith("not measured, because the server is too slow for that rate.")
