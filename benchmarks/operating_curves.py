@@ -44,6 +44,7 @@ WRONG = (
     *("five-percent-by-decree", "two-fixed-shares", "smallest-to-largest"),
     *("middle-half-of-the-calls", "middle-fifth-of-the-calls", "half-a-standard-error"),
     *("three-times-in-four", "two-percent-by-decree", "a-hundred-calls"),
+    "nothing-beyond-a-thousand-calls",
 )
 """Mutants of `timing-pitfalls` whose estimates are right and whose intervals are wrong."""
 SERVER_SPEEDS = (0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.3)
