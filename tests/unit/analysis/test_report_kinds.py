@@ -413,3 +413,27 @@ def test_the_start_up_of_another_rank_is_in_no_step(make, tmp_path):
     assert summary.findings == []
     assert summary.step_mean_ns == pytest.approx(5e6, rel=0.02)
     assert summary.startup_in_step_ns == pytest.approx(2e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("late_us", "cause"), [(5_000.0, "unrecorded"), (400.0, "copy")])
+def test_a_copy_that_is_slow_to_begin_waits_and_does_not_copy(make, tmp_path, late_us, cause):
+    """A megabyte is staged in a millisecond at most; what else keeps it is in no row."""
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(20):
+            run.operator("aten::mm", "gemm_tensorop", 250.0)
+        run.wait()
+        start, at = run.host, run.host + late_us
+        args = {"device": 0, "stream": 7, "correlation": 10_000 + number, "bytes": 1_000_000}
+        run.add("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", at, 200.0, **args)
+        run.tail[7] = run.host = at + 202.0
+        call = args["correlation"]
+        run.add("cuda_runtime", "cudaMemcpyAsync", start, run.host - start, correlation=call)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(tmp_path, run)
+    step_us = 5_000.0 + late_us + 200.0
+    staged_us = 1_000.0 if cause == "unrecorded" else 0.0
+    shares = idle_shares(summary)
+    assert shares[cause] == pytest.approx((late_us - staged_us) / step_us, abs=0.02)
+    assert summary.quality.reliable == (cause == "copy")

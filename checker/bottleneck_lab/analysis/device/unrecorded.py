@@ -27,6 +27,10 @@ LATE_END_NS = 100_000
 """The clocks of host and device agree to some microseconds: work that ends this long after the wait
 for it has returned has a wrong time.
 """
+STAGED_BYTES_PER_NS = 1
+"""The slowest that a host stages what it sends: a copy that begins later than that, and than a
+device pauses, waited for something else.
+"""
 FEW_LAUNCHES = 20
 LOST_SHARE = 0.1
 """Where a capture starts or ends some launches have no kernel: a tenth, or more in a small capture,
@@ -219,11 +223,15 @@ def _waiting(
     ended = np.flatnonzero(after < len(rows))
     call = timeline.launched_by[rows[after[ended]]]
     ended, call = ended[call >= 0], call[call >= 0]
-    # A copy to the host may block: its call ends with the copy, and only waits before it.
-    to_host = timeline.device.direction[rows[after[ended]]] == Direction.D2H
-    launched = np.where(to_host, timeline.runtime.start[call], timeline.runtime.end[call])
+    # The call of a copy may block, and ends with the copy: before one to the host it only waits,
+    # before one to the device it also stages what it sends.
+    row, start, end = rows[after[ended]], timeline.runtime.start[call], timeline.runtime.end[call]
+    direction, size = timeline.device.direction[row], timeline.device.bytes[row]
+    staged = (direction == Direction.H2D) & (size > 0) & (end > timeline.device.start[row])
+    launched = np.where(direction == Direction.D2H, start, end)
+    launched = np.where(staged, np.minimum(end, start + size // STAGED_BYTES_PER_NS), launched)
     since = np.maximum(launched, gaps.start[ended])
     long = gaps.end[ended] - since > LONGEST_PAUSE_NS
-    early = ended[(timeline.runtime.end[call] <= gaps.start[ended]) & ~long]
+    early = ended[(end <= gaps.start[ended]) & ~long]
     queued = iv.Intervals(gaps.start[early], gaps.end[early])
     return queued, iv.Intervals(since[long], gaps.end[ended[long]])
