@@ -45,7 +45,7 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "Next: lab case" in learner.lab().stdout
     again = learner.lab("case").stdout
     assert "Next: lab case -a cause=" in again, "the report is behind whoever asks again"
-    assert "the host does something else in the loop" in again
+    assert "the host does something else: files" in again
     assert "gain: How many times" in again
 
     blind = learner.json("report", "cases/0001")

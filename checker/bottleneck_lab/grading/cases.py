@@ -74,8 +74,8 @@ QUESTIONS = [
         "What share of the recorded time goes to it?",
         measure=(
             "The time in which, because of it, the device is idle, only copies, only communicates,"
-            " or takes longer for the same kernels; if none of these, all the time it is busy. Of"
-            " memory that grows: the share of the peak that the recorded steps added. Within"
+            " or takes longer for the same kernels; else all its busy time. Of memory that grows:"
+            " the share of the peak that the steps added. Within"
             f" {100 * EVIDENCE_WITHIN:.0f} points counts."
         ),
     ),

@@ -21,20 +21,20 @@ CAUSES = (
 )
 
 MEANINGS = {
-    "input-bound": "the next batch is not ready in time",
-    "launch-bound": "the host starts work more slowly than the device finishes it",
-    "synchronisation-bound": "the host waits for the device, and then the device for the host",
+    "input-bound": "the next batch comes late",
+    "launch-bound": "the host launches work too slowly",
+    "synchronisation-bound": "the host waits for the device, then the device for the host",
     "copy-bound": "work waits for copies between host and device",
-    "communication-bound": "work waits for data from the other devices",
+    "communication-bound": "work waits for data from other devices",
     "network-bound": "requests or replies are held up on the network",
-    "straggler": "one rank takes longer, and the others wait for it",
+    "straggler": "one rank is late, and the others wait for it",
     "memory-bound": "the speed of the device's memory sets the pace",
     "compute-bound": "the speed of the device's arithmetic sets the pace",
-    "host-bound": "the host does something else in the loop: files, compiling, Python",
+    "host-bound": "the host does something else: files, compiling, Python",
     "allocation-bound": "memory is taken from the driver again and again",
-    "shared-device": "another program uses the device at the same time",
-    "healthy": "nothing in the program is worth fixing, whatever sets its pace",
-    "memory-growth": "every step leaves more memory allocated than the one before",
+    "shared-device": "another program uses the device, too",
+    "healthy": "nothing is worth fixing",
+    "memory-growth": "each step leaves more memory allocated",
 }
 """The usual names of causes, for those who meet them for the first time."""
 
