@@ -41,10 +41,14 @@ BUSY_LAUNCHING_NS = 500_000
 """A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for
 longer than this does something else.
 """
-SHORT_PAUSES, LAUNCHES_EACH = 0.1, 4
+SHORT_PAUSES, LAUNCHES_EACH = 0.25, 4
 """Holes between launches and operators that are shorter than PYTHON_NS are pauses, too, from
 SHORT_PAUSE_NS on, where they take this share (0-1) of the time and come with so many launches each:
 a host whose launches are slow throughout has one with nearly every launch.
+"""
+AFTER_WAITS, AFTER_WAIT_NS = 0.1, 20_000
+"""Where so much of the time lies in such holes right after waits, as with Python that works on each
+token, they are pauses, too.
 """
 LONG_LAUNCH_NS = 20_000
 """A launch that takes longer waits for room in the queue, or loads the kernel's code first."""
@@ -170,7 +174,7 @@ def view_host(
         pace = iv.join(launches, union_of(operators, around))
         if len(own_operators.start):
             active = iv.join(launches, waits, own_operators, fixed_price)
-            pause_ns = _shortest_pause(active, len(launches.start))
+            pause_ns = _shortest_pause(active, waits, len(launches.start))
             active = iv.close_holes(active, pause_ns // 2)
     doing = {
         cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
@@ -278,11 +282,16 @@ def _handed(
     return handed
 
 
-def _shortest_pause(active: iv.Intervals, launches: int) -> int:
+def _shortest_pause(active: iv.Intervals, waits: iv.Intervals, launches: int) -> int:
     """Return how long a hole in what the host launches and runs is that is no part of it, ns."""
-    holes = active.start[1:] - active.end[:-1]
-    holes = holes[(holes >= SHORT_PAUSE_NS) & (holes < PYTHON_NS)]
-    much = holes.sum() >= SHORT_PAUSES * (active.end[-1] - active.start[0])
+    begun, holes = active.end[:-1], active.start[1:] - active.end[:-1]
+    short = (holes >= SHORT_PAUSE_NS) & (holes < PYTHON_NS)
+    begun, holes = begun[short], holes[short]
+    whole_ns = active.end[-1] - active.start[0]
+    waited = np.concatenate(([active.start[0] - 2 * AFTER_WAIT_NS], waits.end))
+    since_ns = begun - waited[np.searchsorted(waits.end, begun, side="right")]
+    much = holes.sum() >= SHORT_PAUSES * whole_ns
+    much |= holes[since_ns < AFTER_WAIT_NS].sum() >= AFTER_WAITS * whole_ns
     return SHORT_PAUSE_NS if much and LAUNCHES_EACH * len(holes) <= launches else PYTHON_NS
 
 
