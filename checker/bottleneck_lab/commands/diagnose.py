@@ -364,8 +364,7 @@ def _conclude(
             say_next("lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}")
     elif not committed:
         if incorrect:
-            say(f"\n{where_to_look(workspace, record)}".rstrip())
-            say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
+            _ask_for_corrections(where_to_look(workspace, record), incorrect)
         elif record.commitments and record.commitments[-1].answers == answers:
             graded = {each.id for each in workspace.lab.spec.questions if not each.predicts_gain}
             if graded <= _found_right(workspace, answers).keys():
@@ -388,6 +387,13 @@ def _conclude(
             " check; your first diagnosis stays the one that counts."
         )
         say_next_step(workspace, load_attempts(workspace), record)
+
+
+def _ask_for_corrections(where: str, incorrect: list[str]) -> None:
+    """Print where the answers can be read off, if that is known, and the command to correct them."""
+    if where:
+        say(f"\n{where}")
+    say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
 
 
 def _explain_first_commitment(workspace: Workspace) -> None:

@@ -78,7 +78,7 @@ def command(
     answers = "what you have answered stays" if is_answered else "with its answers"
     measured = workspace.lab.spec.devices[workspace.info.device].judges_diagnosis
     if measured:
-        answers = "your own answers, since its figures are another machine's"
+        answers = "answers stay yours, since the reference's are another machine's"
     say(f"\nThe reference solution is in {files}; diagnosis.toml: {answers}.")
     if given:
         say(f"The lab's own {', '.join(given)} {'are' if len(given) > 1 else 'is'} back as well.")

@@ -151,6 +151,9 @@ def test_a_fault_stands_behind_the_label_of_its_criterion():
     verdict = msgspec.structs.replace(made_up.slow(), lab="resnet-top-ops", device="cpu")
     missed = grade_check(spec, "That is its total time", 4)
     assert words.describe_miss(verdict, missed) == "share of the first: That is its total time."
+    page = verdict_section(replace(verdict, criteria=[missed]))
+    assert "share of the first: That is its total time." in page
+    assert str(page).count("share of the first") == 1, "its label stands once"
     right = grade_check(spec, None, 4)
     assert words.describe_miss(verdict, right) == right.sentence
 

@@ -74,7 +74,11 @@ def verdict_section(verdict: Verdict) -> Section:
     for each in verdict.criteria:
         sign, style, spoken = UNREACHED if words.unmeasured_because(each) else MARKS[each.holds]
         mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
-        figures = [criterion_label(verdict.lab, verdict.device, each.id), each.kind]
+        label = criterion_label(verdict.lab, verdict.device, each.id)
+        miss = words.describe_miss(verdict, each)
+        figures: list[str] = [each.kind]
+        if not miss.startswith(f"{label}: "):
+            figures.insert(0, label)
         if each.value is not None or each.counted is not msgspec.UNSET:
             target = words.format_target(each)
             value = words.format_measured(each)
@@ -84,7 +88,7 @@ def verdict_section(verdict: Verdict) -> Section:
         drawn.append(
             tag(
                 "div",
-                tag("p", mark, f"{each.sentence} {words.describe_doubt(each)}".strip()),
+                tag("p", mark, f"{miss} {words.describe_doubt(each)}".strip()),
                 charts.criterion_bar(each),
                 line,
                 class_="criterion",
