@@ -390,7 +390,7 @@ def _conclude(
 
 
 def _ask_for_corrections(where: str, incorrect: list[str]) -> None:
-    """Print where the answers can be read off, if that is known, and the command to correct them."""
+    """Print where the answers can be read off, if known, and the command that corrects them."""
     if where:
         say(f"\n{where}")
     say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in incorrect)}")
