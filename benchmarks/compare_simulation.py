@@ -43,6 +43,7 @@ SUMMARY: Any = SimpleNamespace(
     syncs=[],
     ranks=[0],
     batches_per_step=0.0,
+    startup_in_step_ns=0,
     emulated=False,
     quality=SimpleNamespace(reliable=True, reasons=[]),
 )
