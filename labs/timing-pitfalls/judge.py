@@ -462,11 +462,7 @@ def _too_wide(
         "varying functions with time for some calls": some,
         "varying functions with time for many calls": many,
     }
-    means = {
-        name: sum(trial.relative_width for trial in group) / len(group)
-        for name, group in groups.items()
-        if group
-    }
+    means = {name: _usual_width(group) for name, group in groups.items() if group}
     count, name = len(quiet) + len(noisy), max(means, key=means.__getitem__, default="")
     if not name or means[name] <= settings["wide"]:
         return None, count, means.get(name)
@@ -477,6 +473,15 @@ def _too_wide(
         f" {_microseconds(widest.honest_s)} wide."
     )
     return problem, count, means[name]
+
+
+def _usual_width(group: list[Trial]) -> float:
+    """The mean width over an honest interval's, without the widest tenth: right intervals from few
+    calls are very wide now and then.
+    """
+    widths = sorted(trial.relative_width for trial in group)
+    kept = widths[: max(1, len(widths) - math.ceil(len(widths) / 10))]
+    return sum(kept) / len(kept)
 
 
 def _by_calls(noisy: list[Trial]) -> tuple[list[Trial], list[Trial], list[Trial]]:

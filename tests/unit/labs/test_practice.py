@@ -154,7 +154,7 @@ def test_the_brief_of_the_stopwatches_has_the_limits_of_the_check():
         ("error at most", "{within:.0%}"),
         ("true cost, at least", "{contain:.0%}"),
         ("interval's, at most", "{wide}x"),
-        ("for each function", "{budget_s[0]:.0f} to {budget_s[1]:.0f} s"),
+        ("for each function", "{budget_s[0]:g} to {budget_s[1]:g} s"),
     ):
         assert f"{begin} | {end.format(**virtual)} | {end.format(**cpu)} |\n" in text
 
@@ -223,11 +223,11 @@ def test_intervals_that_miss_are_described_by_what_they_may_share():
     )
 
 
-def test_the_group_with_the_widest_intervals_decides():
+def test_the_group_with_the_widest_intervals_decides_without_its_widest():
     judge = load_judge(STOPWATCH)
     noisy = [stopwatch_trial(honest_calls=calls) for calls in range(100, 106)]
     noisy += [
-        stopwatch_trial(2e-3, honest_calls=500, relative_width=width) for width in (2.0, 2.0, 2.3)
+        stopwatch_trial(2e-3, honest_calls=500, relative_width=width) for width in (2.0, 2.2, 9.0)
     ]
     problem, count, width = judge._too_wide([], noisy, settings_of(STOPWATCH))
     assert (count, round(width, 9)) == (9, 2.1)
