@@ -243,7 +243,7 @@ every query is hidden from, as padding is.
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
     """Untimed calls: every kind of input at awkward lengths; a short call asked twice and a long
-    one several times, whose answers must be equal to the bit; and the short one with a row changed.
+    one several times, whose answers must be equal to the bit; and short ones with a row changed.
     """
     hard = []
     dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
@@ -265,14 +265,18 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
     # Long enough to be shared out among threads, which seldom change places.
     long = Shape(1, 4, 521, 64, False, 2, dtypes[0], 1)
     shared = _call(rng, long, *_extreme(rng, "normal", long))
+    # One tile, whole or not: the last that a call prepares is the first that the next one needs.
+    single = [Shape(1, 1, seq, 64, False, 1, dtypes[0], 1) for seq in (13, TILE)]
     return [
         *hard,
         (f"{shape}, asked twice", inputs),
         (f"{shape}, asked twice", _copied(inputs)),
         *((f"{long}, asked twice", _copied(shared)) for _ in range(2 * _PAIRS)),
+        *_changed(rng, shape, inputs),
         *(
-            (f"{shape}, {one} changed", _with_a_row_changed(rng, shape, inputs, i))
-            for i, one in enumerate(_ROWS)
+            call
+            for tile in single
+            for call in _changed(rng, tile, _call(rng, tile, *_extreme(rng, "normal", tile)))
         ),
     ]
 
@@ -284,6 +288,17 @@ _PAIRS = 20
 
 def _copied(inputs: list[Any]) -> list[Any]:
     return [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
+
+
+def _changed(
+    rng: np.random.Generator, shape: Shape, inputs: list[Any]
+) -> list[tuple[str, list[Any]]]:
+    """Return this call, and the same with a row of q, of k and of v changed."""
+    changed = [
+        (f"{shape}, {one} changed", _with_a_row_changed(rng, shape, inputs, which))
+        for which, one in enumerate(_ROWS)
+    ]
+    return [(str(shape), inputs), *changed]
 
 
 def _with_a_row_changed(

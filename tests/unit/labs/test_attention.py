@@ -58,7 +58,18 @@ def attention_from(source: str, folder: Path, *flags: str):
     (folder / "attention.cpp").write_text(source)
     binding = load_file(folder / "attention.py", "attention")
     binding.CPU_COMPILER = [*binding.CPU_COMPILER, *flags]
-    return binding.load("cpu")
+    attention, memory = binding.load("cpu"), np.empty(1 << 20, np.float32)
+
+    def in_the_same_memory(*inputs):
+        """As in a check: arrays of one shape have one address, whichever call they belong to."""
+        arrays, at = [], 0
+        for array in inputs[:3]:
+            arrays.append(memory[at : at + array.size].reshape(array.shape))
+            arrays[-1][...] = array
+            at += array.size
+        return attention(*arrays, *inputs[3:])
+
+    return in_the_same_memory
 
 
 def calls(judge, *, seed):
@@ -166,6 +177,23 @@ WRONG = {
         "weights[j] = exp2_negative(weights[j] - top);",
         "weights[j] = exp2_negative(static_cast<float>(static_cast<_Float16>(weights[j] - top)));",
         "Off by",
+    ),
+    "a tile that is known by its address and first number": (
+        "void transpose(const float* k, int keys, int dim, Block& b) {\n",
+        """void transpose(const float* k, int keys, int dim, Block& b) {
+    static thread_local float tile[kMaxDim][kKeys], first = 0.0f;
+    static thread_local const float* last = nullptr;
+    struct Keep {
+        Block& b;
+        ~Keep() { std::copy(&b.keys[0][0], &b.keys[0][0] + kMaxDim * kKeys, &tile[0][0]); }
+    } keep{b};
+    if (last == k && first == k[0]) {
+        std::copy(&tile[0][0], &tile[0][0] + kMaxDim * kKeys, &b.keys[0][0]);
+        return;
+    }
+    last = k, first = k[0];
+""",
+        "a key changed",
     ),
     "last row forgotten": (
         "i < queries; ++i) {\n        for (int d = 0; d < dim; ++d) out",
