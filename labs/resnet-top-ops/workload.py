@@ -3,6 +3,7 @@ uses its own copy.
 """
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def images_from(pixels, device):
     return ((torch.tensor(pixels).float() / 255 - MEAN) / STD).contiguous().to(device)
 
 
+def altered(model, images):
+    """The names of what is no longer as both were given, or as `network` set it."""
+    tensors, device = [images, *model.parameters()], images.device.type
+    precisions = {tensor.dtype for tensor in tensors}
+    checks = {
+        "training": model.training,
+        "precision": torch.is_autocast_enabled(device) or precisions != {torch.float32},
+        "layout": not all(tensor.is_contiguous() for tensor in tensors),
+        "threads": device == "cpu" and torch.get_num_threads() != 1,
+    }
+    return [name for name, applies in checks.items() if applies]
+
+
 def main(record):
     """Record the trace of PASSES forward passes on photographs of the data set."""
     parser = argparse.ArgumentParser()
@@ -58,10 +72,11 @@ def main(record):
     trace.unlink(missing_ok=True)
     model, runs = network(options.device), []
 
-    def count(*_):
+    def count(_layer, inputs, _output):
         is_recorded = torch.autograd._profiler_enabled()
         if is_recorded and True not in runs:
             torch.autograd._add_metadata_json("runs_before", str(len(runs)))
+            torch.autograd._add_metadata_json("altered", json.dumps(altered(model, *inputs)))
         runs.append(is_recorded)
 
     model.conv1.register_forward_hook(count)

@@ -108,8 +108,8 @@ def test_each_wrong_answer_is_told_by_its_kind(reference, spoil, says):
 
 @pytest.fixture
 def compared(reference, monkeypatch):
-    """What is said of 16 answers, made by `answer` from a reference and the four standards: 2.4% of
-    noise, and three times 2% in one direction each.
+    """What is said of 16 answers, made by `answer` from a reference and the five standards: 2.4% of
+    noise, and four times 2% in one direction each.
     """
 
     def said(answer):
@@ -117,7 +117,7 @@ def compared(reference, monkeypatch):
         rng = np.random.default_rng(5)
         for _ in range(16):
             logits = 3 * rng.standard_normal(1000)
-            off = [size * 3 * rng.standard_normal(1000) for size in (0.024, 0.02, 0.02, 0.02)]
+            off = [size * 3 * rng.standard_normal(1000) for size in (0.024, 0.02, 0.02, 0.02, 0.02)]
             right, *standards = (softmax(logits + one) for one in (0, *off))
             judge.compare([softmax(logits + answer(off, rng))], [right], [np.array(standards)])
         return judge.overall(SETTINGS)
@@ -138,14 +138,15 @@ def test_answers_further_off_than_bfloat16_are_refused(compared):
     assert "precision is lower" in compared(lambda _, rng: 0.034 * 3 * rng.standard_normal(1000))
 
 
-@pytest.mark.parametrize("way", [1, 2, 3])
-def test_answers_for_pictures_enlarged_from_too_few_pixels_are_told_though_no_further_off(
-    compared, way
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [(1, "fewer pixels"), (2, "fewer pixels"), (3, "fewer pixels"), (4, "without antialiasing")],
+)
+def test_answers_for_pictures_resized_as_forbidden_are_told_though_no_further_off(
+    compared, way, says
 ):
-    assert "fewer pixels" in compared(lambda off, _: off[way])
-    assert "fewer pixels" in compared(
-        lambda off, rng: off[way] + 0.005 * 3 * rng.standard_normal(1000)
-    )
+    assert says in compared(lambda off, _: off[way])
+    assert says in compared(lambda off, rng: off[way] + 0.005 * 3 * rng.standard_normal(1000))
     assert compared(lambda off, rng: 0.4 * off[way] + 0.01 * 3 * rng.standard_normal(1000)) is None
 
 
@@ -395,14 +396,33 @@ def test_of_a_failure_the_learners_own_lines_are_shown(tmp_path):
     assert "bottleneck_lab" not in error.value.message
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2)])
-def test_a_check_counts_the_runs_before_the_first_recorded_one(
-    monkeypatch, tmp_path, torch, before, after
-):
-    layers = {"conv1": torch.nn.Conv2d(3, 2, 1), "end": torch.nn.Flatten()}
-    model = torch.nn.Sequential(OrderedDict(layers))
+@pytest.fixture
+def check_of(monkeypatch, tmp_path, torch):
+    """A function of a script's `record` and a model: what check_record.py gives of three passes."""
+    monkeypatch.syspath_prepend(str(TOP_OPS))
+    workload = load_file(TOP_OPS / "workload.py", "resnet_top_ops_workload")
+    workload.images_from = lambda pixels, device: torch.zeros(1, 3, 2, 2)
+    workload.TRACE = str(tmp_path / "trace.json")
+    monkeypatch.setitem(sys.modules, "workload", workload)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
 
+    def check(record):
+        layers = {"conv1": torch.nn.Conv2d(3, 2, 1), "end": torch.nn.Flatten()}
+        workload.network = lambda device: torch.nn.Sequential(OrderedDict(layers)).eval()
+        monkeypatch.setitem(sys.modules, "profile_resnet", types.SimpleNamespace(record=record))
+        check_record = load_file(TOP_OPS / "check_record.py", "resnet_top_ops_check_record")
+        written, warm_ups, altered = check_record.load("cpu")(np.zeros(1), 3)
+        assert len(written)
+        return warm_ups, altered
+
+    yield check
+    torch.set_num_threads(threads)
+
+
+def record_after(torch, before=0, after=0, alter=lambda model, images: images):
     def record(model, images, passes, trace):
+        images = alter(model, images)
         for _ in range(before):
             model(images)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -412,14 +432,36 @@ def test_a_check_counts_the_runs_before_the_first_recorded_one(
             model(images)
         profiler.export_chrome_trace(str(trace))
 
-    stand_in = types.SimpleNamespace(
-        network=lambda device: model,
-        images_from=lambda pixels, device: torch.zeros(1, 3, 2, 2),
-        TRACE=str(tmp_path / "trace.json"),
-    )
-    monkeypatch.setitem(sys.modules, "workload", stand_in)
-    monkeypatch.setitem(sys.modules, "profile_resnet", types.SimpleNamespace(record=record))
-    check_record = load_file(TOP_OPS / "check_record.py", "resnet_top_ops_check_record")
-    written, warm_ups = check_record.load("cpu")(np.zeros(1), 3)
-    assert len(written)
-    assert warm_ups == before
+    return record
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2)])
+def test_a_check_counts_the_runs_before_the_first_recorded_one(check_of, torch, before, after):
+    assert check_of(record_after(torch, before, after)) == (before, "")
+
+
+def test_a_check_names_what_a_script_alters(check_of, torch):
+    def channels_last(model, images):
+        return images.expand(1, 3, 2, 2).to(memory_format=torch.channels_last)
+
+    def several_threads(model, images):
+        torch.set_num_threads(2)
+        return images
+
+    def training(model, images):
+        model.train()
+        return images
+
+    def altered(alter):
+        return check_of(record_after(torch, alter=alter))[1]
+
+    def half(model, images):
+        model.bfloat16()
+        return images.bfloat16()
+
+    assert altered(channels_last) == "layout"
+    assert altered(training) == "training"
+    assert altered(half) == "precision"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert altered(lambda model, images: images) == "precision"
+    assert altered(several_threads) == "threads"

@@ -38,6 +38,7 @@ from bottleneck_lab.measure.kinds.operator_profile.figures import (
     with_fresh,
 )
 from bottleneck_lab.measure.kinds.operator_profile.genuine import (
+    ALTERATIONS,
     MARK,
     NO_SHAPES,
     NOT_RUN_BEFORE,
@@ -411,8 +412,9 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         ),
         (
             made_up(SHARES, calls=[*LAYER_CALLS[1:]]),
-            "incomplete passes, or the model ran under autocast",
+            "incomplete passes",
         ),
+        *((replace(made_up(SHARES), altered=(name,)), said) for name, said in ALTERATIONS.items()),
         (
             replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}),
             "a copy of the other",
@@ -434,8 +436,11 @@ def test_a_learner_s_own_capture_is_told_what_it_lacks(tmp_path):
     ]
     for runs, said in ((0, [NOT_RUN_BEFORE]), (1, []), (None, [])):
         assert missing_parts(replace(made_up(SHARES), runs_before=runs), PASSES) == said
-    counted = trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"{", b'{"runs_before": 3, ', 1)
-    assert read_capture(counted).runs_before == 3
+    under_autocast = replace(made_up(SHARES, passes=2 * PASSES), altered=("precision",))
+    assert missing_parts(under_autocast, PASSES) == [ALTERATIONS["precision"]]
+    added = b'{"runs_before": 3, "altered": ["layout"], '
+    read = read_capture(trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"{", added, 1))
+    assert (read.runs_before, read.altered) == (3, ("layout",))
     lab = find_lab("resnet-top-ops")
     (tmp_path / "trace").write_text("{}")
     assert "cannot be read" in kind_of(lab).missing_parts(lab, "cpu", tmp_path / "trace")[0]
@@ -675,6 +680,7 @@ class Recorder:
 
     extra_passes = 0
     warm_ups = 3
+    altered = ""
     writes = True
     seconds = 60.0
     marks = CLASSES
@@ -706,14 +712,16 @@ class Recorder:
         if len(inputs) == 3 and inputs[0] == "classes":
             return 0.0, [np.array(CLASSES)]
         if self.role == "learner" and not self.writes:
-            return 0.0, [np.zeros(0, np.uint8), 0]
+            return 0.0, [np.zeros(0, np.uint8), 0, ""]
         passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
         cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
         marked = self.role == "learner" or inputs[0] == "marked"
         trace = recorded(
             passes, self.rng, time.time(), self.device, cold, self.marks if marked else ()
         )
-        return self.seconds, [trace, self.warm_ups] if self.role == "learner" else [trace]
+        if self.role == "learner":
+            return self.seconds, [trace, self.warm_ups, self.altered]
+        return self.seconds, [trace]
 
 
 @pytest.fixture
@@ -896,6 +904,18 @@ def test_a_script_is_judged_before_the_timing_and_all_its_faults_are_named(check
     assert "Are the warm-up passes in it?" in verdict.summary
     assert NOT_RUN_BEFORE in verdict.summary
     assert [each.holds for each in verdict.criteria] == [False, None, None, None, None]
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_a_script_that_alters_what_it_is_given_is_told_that_alone(checked, monkeypatch, name):
+    monkeypatch.setattr(check, "_find_truth", lambda *_: pytest.fail("nothing is to be timed"))
+    monkeypatch.setattr(Recorder, "altered", name)
+    # Autocast records each layer twice.
+    monkeypatch.setattr(Recorder, "extra_passes", 4 if name == "precision" else 0)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert ALTERATIONS[name] in verdict.summary
+    assert "passes;" not in verdict.summary
 
 
 def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_no_answer(

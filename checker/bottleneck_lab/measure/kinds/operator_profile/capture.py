@@ -62,6 +62,7 @@ class _Trace(msgspec.Struct, frozen=True):
         name="baseTimeNanoseconds", default=0
     )
     runs_before: int | None = None
+    altered: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class OperatorCapture:
     """
     runs_before: int | None = None
     """Runs of the model before the first recorded one, where the lab's workload wrote that down."""
+    altered: tuple[str, ...] = ()
+    """What was not as the workload gave it: `training`, `precision`, `layout` or `threads`."""
 
     def count(self, name: str) -> int:
         """Return the number of calls of an operator."""
@@ -145,6 +148,7 @@ def read_capture(data: bytes) -> OperatorCapture:
         has_device=bool(len(timeline.device)),
         times=find_self_times(timeline, tree),
         runs_before=trace.runs_before,
+        altered=tuple(trace.altered),
     )
 
 

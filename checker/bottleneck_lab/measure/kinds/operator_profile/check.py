@@ -161,15 +161,16 @@ def _script_faults(
 
 def _read_recorded(answer: Sequence[Any]) -> OperatorCapture | str:
     """Return the capture in a reply of the learner's worker, or why it has none, in a sentence."""
-    if len(answer) != 2 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
+    if len(answer) != 3 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
         return (
             "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the"
             " trace to the file it is given."
         )
     try:
-        return read_capture(answer[0].tobytes())
+        capture = read_capture(answer[0].tobytes())
     except CaptureError as error:
         return f"{error.message} {error.remedy}"
+    return dataclasses.replace(capture, altered=tuple(str(answer[2]).split()))
 
 
 def _warm_ups(answer: Sequence[Any]) -> int | None:

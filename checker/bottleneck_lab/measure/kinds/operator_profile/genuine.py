@@ -51,6 +51,7 @@ def not_genuine(
     """
     return (
         _incomplete(capture, truth)
+        or " ".join(_alterations(capture))
         or _other_time(capture, begin_s, end_s)
         or _other_work(capture, truth, passes)
         or _left_out(capture, truth)
@@ -102,14 +103,45 @@ def script_faults(
     """Return all that is wrong with a script by its capture alone, in sentences: nothing here needs
     times, or captures of the check's own. `warm_ups` as for `not_genuine`.
     """
-    recorded = capture.count("aten::linear")
+    recorded = _recorded_passes(capture, passes)
     faults = {
         NO_DEVICE: on_gpu and not capture.has_device,
         NO_SHAPES: not has_shapes(capture),
         _describe_passes(recorded, passes): recorded != passes,
         NOT_RUN_BEFORE: warm_ups == 0,
     }
-    return [sentence for sentence, applies in faults.items() if applies]
+    return [
+        *_alterations(capture),
+        *(sentence for sentence, applies in faults.items() if applies),
+    ]
+
+
+ALTERATIONS = {
+    "training": "The model was recorded in training mode. Record it as it is given, for inference.",
+    "precision": (
+        "The model was recorded in another precision, such as under autocast. Record it as it is"
+        " given, in float32."
+    ),
+    "layout": (
+        "The model or the pictures were recorded in another memory layout, such as channels_last."
+        " Record both as they are given."
+    ),
+    "threads": (
+        "The model was recorded on several threads. Leave `torch.set_num_threads` as it is, at 1."
+    ),
+}
+"""Sentences by the names that the lab's `workload.altered` gives."""
+
+
+def _alterations(capture: OperatorCapture) -> list[str]:
+    return [sentence for name, sentence in ALTERATIONS.items() if name in capture.altered]
+
+
+def _recorded_passes(capture: OperatorCapture, passes: int) -> int:
+    """Count the calls of the network's one fully connected layer. Returns `passes` in another
+    precision: autocast records a layer twice.
+    """
+    return passes if "precision" in capture.altered else capture.count("aten::linear")
 
 
 def _describe_passes(recorded: float, passes: int) -> str:
@@ -138,8 +170,10 @@ def has_shapes(capture: OperatorCapture) -> bool:
 
 def missing_parts(capture: OperatorCapture, passes: int) -> list[str]:
     """Return what a capture of the learner's own lacks of what the brief asks for, in sentences."""
-    missing = [] if has_shapes(capture) else [NO_SHAPES]
-    recorded = capture.count("aten::linear")
+    missing = _alterations(capture)
+    if not has_shapes(capture):
+        missing.append(NO_SHAPES)
+    recorded = _recorded_passes(capture, passes)
     if recorded != passes:
         missing.append(f"The capture holds {recorded} passes; {passes} are asked for.")
     if capture.runs_before == 0:
@@ -173,7 +207,7 @@ def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | No
     if len(ratios) > 1:
         return (
             "Some layers of the model appear more often than others: the capture holds incomplete"
-            " passes, or the model ran under autocast, which records a layer twice."
+            " passes."
         )
     # The network has one fully connected layer.
     recorded = ratios.pop() * truth.capture.count("aten::linear") / unit
