@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 HIGHEST_RATIO = 1000.0
+CEILING_TOLERANCE = 0.10
+"""By how much of itself a ceiling that somebody worked out may be off."""
 
 
 def ceiling(share: float) -> float:
@@ -23,3 +25,16 @@ def predicted(share: float, part_ratio: float) -> float:
             f"a share lies in 0–1 and a ratio is positive, not {share} and {part_ratio}"
         )
     return min(1 / max(1 - share + share / part_ratio, 1 / HIGHEST_RATIO), HIGHEST_RATIO)
+
+
+def is_ceiling(ratio: float, share: float) -> bool:
+    """Return True if a ratio is the ceiling of a share (0–1), to within a tenth."""
+    return abs(ratio - ceiling(share)) <= CEILING_TOLERANCE * ceiling(share)
+
+
+def describe_misfit(share: str, ratio: str) -> str:
+    """Return that the answers of these names contradict each other: either may be the wrong one."""
+    return (
+        f"`{share}` and `{ratio}` do not fit together: by Amdahl's law, 1 / (1 - share), one of"
+        " them is wrong."
+    )

@@ -86,8 +86,8 @@ class QuestionSpec(_Spec, frozen=True):
     `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules`
     gives for each wrong choice what a capture would have to show for it, never which one is right.
     `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that
-    figure of the learner's capture, within `tolerance`, a part of the figure. A prediction is
-    compared with Amdahl's law for the share answered to `ceiling_of`, and never fails by it; with
+    figure of the learner's capture, within `tolerance`, a part of the figure. It is compared with
+    Amdahl's law for the share answered to `ceiling_of`, and never fails by it; a prediction with
     `to_reference` it is how many times as fast as the shipped code the reference is. With
     `by_solution`, compared with the solution's number instead: for what can be worked out.
     `number`: any positive number, otherwise as a `ratio`.

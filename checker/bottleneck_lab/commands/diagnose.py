@@ -236,7 +236,7 @@ def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
             say(f"    ✓ {right[question.id]}", style="green", hang=6)
         if question.id in corrections:
             say(f"    ✗ {corrections[question.id]}", style="red")
-        if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
+        if remark := beyond_ceiling(question, answers):
             say(f"    {remark}", style="yellow")
     return corrections
 

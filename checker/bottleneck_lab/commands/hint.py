@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Show the next hint. Each one gives away a little more.
 
-    Hints about what the last check found right are skipped.
+    Hints about what the last check, or your latest capture, found right are skipped.
 
     Exit code 2 if your instructor has not opened it yet, as for `lab solution`.
     """
@@ -60,7 +60,7 @@ def command(
         if taken is not None and is_blind(workspace):
             note(_describe_cost(taken + 1, len(hints)))
         if taken is not None and (skipped := len(set(range(taken)) - earlier)):
-            note(f"{counted(skipped, 'hint')} skipped: about what the last check found right.")
+            note(f"{counted(skipped, 'hint')} skipped: about what is right already.")
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
     if closed:
@@ -108,7 +108,7 @@ def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:
         return "This lab has no hints."
     left = "There are no more hints."
     if taken < available:
-        left = f"The {'other ' * bool(taken)}hints are about what the last check found right."
+        left = f"The {'other ' * bool(taken)}hints are about what is right already."
     return f"{left} These are the ones you have taken:" if taken else left
 
 

@@ -85,7 +85,8 @@ def conclude(
     what the lab is about: of right work, the summary names it before others.
     """
     if isinstance(machine, BusyMachineError):
-        return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
+        advice = list(dict.fromkeys([machine.remedy, WHEN_QUIET]))
+        return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, advice)
     machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
     if machine is not None:
         message = machine.message

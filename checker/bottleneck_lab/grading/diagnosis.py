@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.amdahl import ceiling, describe_misfit, is_ceiling
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.answers import form_problem, format_answer
@@ -283,15 +283,22 @@ def _figure_problem(
 def beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
     """Return that a prediction is above what Amdahl's law allows for the share that the learner
     gave; None if it is not. It is a remark and never a fault: a fix may save other work, too.
+    A figure that is no prediction is Amdahl's own, and must not be below it either.
     """
     gain, share = answers.get(question.id), answers.get(question.ceiling_of or "")
     if not isinstance(gain, int | float) or not isinstance(share, int | float):
         return None
-    if not 0 <= share <= 1 or gain <= BEYOND_AMDAHL * ceiling(float(share)):
+    if not 0 <= share <= 1:
+        return None
+    if not question.predicts_gain:
+        fits = is_ceiling(gain, float(share))
+        return None if fits else describe_misfit(question.ceiling_of or "", question.id)
+    most = ceiling(float(share))
+    if gain <= BEYOND_AMDAHL * most:
         return None
     return (
         f"By Amdahl's law, removing a share of {share:.4g} entirely, and nothing else, makes the"
-        f" whole 1 / (1 - {share:.4g}) = {ceiling(float(share)):.2f}x as fast. A prediction above"
+        f" whole 1 / (1 - {share:.4g}) = {most:.2f}x as fast. A prediction above"
         " that needs a second reason: other time that the fix saves as well."
     )
 

@@ -418,7 +418,9 @@ def test_answers_that_a_criterion_names_are_marked_and_what_rests_on_them_is_not
     assert "Check 1: Not what Amdahl's law gives" in shown
     assert shown.endswith("Next: lab diagnose -a first=… -a third=… -a ceiling=… -a share=…")
     save_answers(recording, {"share": 0.5})
-    assert "Amdahl" not in diagnose().output, "it was about another share"
+    shown = diagnose().output
+    assert "Check 1: Not what" not in shown, "it was about another share"
+    assert "`share` and `ceiling` do not fit together" in " ".join(shown.split())
 
 
 def test_what_is_final_cannot_be_drafted(workspace):

@@ -1,5 +1,6 @@
 """`lab hint`: as many as the cohort's instructor has opened, and no cause before the diagnosis."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from bottleneck_lab.commands import asking, diagnose, hint, solution
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.folder import open_workspace, to_json
-from bottleneck_lab.workspace.hints import load_hints
+from bottleneck_lab.workspace.hints import load_hints, next_hint
 
 from ..report.made_up import slow
 
@@ -57,7 +58,7 @@ def test_hints_that_are_skipped_are_not_said_to_be_taken(opened, monkeypatch):
     monkeypatch.setattr(hint, "take_hint", lambda *_: None)
     output = " ".join(run("hint").output.split())
     assert "no more hints" not in output
-    assert "The other hints are about what the last check found right. These are" in output
+    assert "The other hints are about what is right already. These are" in output
 
 
 def test_the_hint_before_the_last_says_what_the_last_costs(opened):
@@ -166,9 +167,22 @@ def test_hints_about_what_the_last_check_found_right_are_skipped(opened):
     check(2, "cause")
     predicting = run("hint").output
     assert "Hint 3 of" in predicting, "the answers that a prediction follows from are not right yet"
-    assert "1 hint skipped: about what the last check found right" in predicting
+    assert "1 hint skipped: about what is right already" in predicting
     assert "Hint 4 of" in run("hint").output
     assert "Hint 1 of" in run("hint", "--again").output
+
+
+def test_hints_about_recording_are_skipped_once_a_capture_lacks_nothing(opened, tmp_path):
+    assert run("start", "resnet-top-ops", str(tmp_path / "resnet"), "--no-data").exit_code == 0
+    workspace = open_workspace(tmp_path / "resnet")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    code = workspace.lab.code_hash(workspace.root)
+    described = {"code": code, "notes": ["It has no shapes."]}
+    (folder / "capture.json").write_text(json.dumps(described))
+    assert next_hint(workspace) == 0
+    (folder / "capture.json").write_text(json.dumps(described | {"notes": []}))
+    assert "self time" in workspace.lab.spec.hints[next_hint(workspace)].text
 
 
 def test_a_hint_about_predicting_is_skipped_once_its_answers_are_right(opened):

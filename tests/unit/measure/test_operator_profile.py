@@ -18,9 +18,10 @@ from PIL import Image
 
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.host.operators import OperatorRow
-from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.course import proving
-from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.errors import BusyMachineError, CaptureError
+from bottleneck_lab.grading.verdict import WHEN_QUIET
 from bottleneck_lab.measure.kinds.operator_profile import capture, check
 from bottleneck_lab.measure.kinds.operator_profile.capture import (
     OperatorCall,
@@ -131,7 +132,7 @@ def truth():
 def problems(answers, truth):
     judges = (wrong_operators, wrong_share, wrong_bounds)
     wrong = {judge.__name__: judge(answers, truth) for judge in judges}
-    wrong |= {wrong_ceiling.__name__: wrong_ceiling(answers)}
+    wrong |= {wrong_ceiling.__name__: wrong_ceiling(answers, truth)}
     return {name: fault for name, fault in wrong.items() if fault}
 
 
@@ -218,7 +219,7 @@ def test_each_criterion_fails_alone(truth, change, judge, says):
         (("aten::empty", OUTER, "aten::linear"), "by number of calls"),
         ((ADD, CONV, NORM), "cold passes"),
         ((CONV, CONV, NORM), "three different"),
-        ((CONV, NORM, "aten::nonsense"), "not in the captures"),
+        ((CONV, NORM, "aten::nonsense"), "not in the check's captures"),
     ],
 )
 def test_a_wrong_order_is_told_by_its_kind(truth, names, says):
@@ -228,7 +229,9 @@ def test_a_wrong_order_is_told_by_its_kind(truth, names, says):
 def test_an_operator_that_computes_nothing_itself_is_a_wrong_answer_on_a_busy_machine_too(truth):
     answers = {"first": CONV, "second": POOL, "third": NORM}
     assert isinstance(wrong_operators(answers, truth), TimingComplaint)
-    assert "another has 1.7 times its self time." in wrong_operators(answers, truth)
+    assert "in the check's own captures, another has 1.7 times its self time." in wrong_operators(
+        answers, truth
+    )
     too_far = {"first": NORM, "second": CONV, "third": POOL}
     assert not isinstance(wrong_operators(too_far, truth), TimingComplaint)
     del truth.intensity[POOL]
@@ -268,6 +271,22 @@ def test_a_ceiling_is_right_if_it_follows_from_the_learner_s_own_share(truth):
     unlike = problems(RIGHT | {"share": 0.56, "ceiling": 2.6}, truth)
     assert unlike.keys() == {"wrong_ceiling"}
     assert not isinstance(unlike["wrong_ceiling"], TimingComplaint), "nothing in it is measured"
+
+
+def test_a_right_ceiling_is_not_blamed_for_a_wrong_share(truth):
+    right = RIGHT["ceiling"]
+    assert problems(RIGHT | {"share": 0.85}, truth).keys() == {"wrong_share"}
+    neither = problems(RIGHT | {"share": 0.85, "ceiling": 2 * right}, truth)
+    assert "one of them is wrong" in neither["wrong_ceiling"]
+
+
+def test_answers_that_do_not_fit_together_are_both_marked_on_a_busy_machine():
+    specs = {id_: CriterionSpec(id_, "diagnosis", id_) for id_ in check.CRITERIA}
+    context = SimpleNamespace(required=specs.__getitem__)
+    busy = BusyMachineError("It is busy.", "Close other programs.")
+    faults = [None, None, None, wrong_ceiling(RIGHT | {"ceiling": 3.0})]
+    measured = check._certain_faults(context, faults, 5, busy)
+    assert {each.id for each in measured.results if each.holds is False} == {"share", "ceiling"}
 
 
 def test_cpu_time_on_a_gpu_is_told(truth):
@@ -858,7 +877,7 @@ def test_a_pass_has_one_figure_an_answer(truth):
     said = described_answers(RIGHT, truth)
     assert said == {
         "top-operators": "",
-        "share": "60.0%; 54.5% to 65.5% is right",
+        "share": "60.0%; measured 60.0% ± 0.5 points",
         "bounds": "60, 0.25, 0.3 FLOP/byte",
         "ceiling": "2.50x, which follows from your share",
     }
@@ -866,7 +885,9 @@ def test_a_pass_has_one_figure_an_answer(truth):
     answers = RIGHT | {"share": 0.48, "ceiling": 1.92}
     assert problems(answers, replace(truth, shares=wide)) == {}
     far = described_answers(answers, replace(truth, shares=wide))
-    assert far["share"] == "48.0%; 46.0% to 69.0% is right"
+    assert far["share"] == (
+        "48.0%; measured 60.0% ± 4.0 points, and 55.0% in a fresh process; either is right"
+    )
 
 
 def test_on_a_machine_too_busy_to_know_the_shares_what_is_certainly_wrong_fails(
@@ -877,13 +898,13 @@ def test_on_a_machine_too_busy_to_know_the_shares_what_is_certainly_wrong_fails(
     right = checked(ANSWERS)
     assert right.outcome == "INCONCLUSIVE"
     assert "still uncertain by 10 points" in right.summary
+    assert right.advice == [WHEN_QUIET]
     assert checked(ANSWERS | OFF).outcome == "INCONCLUSIVE"
     wrong = checked(ANSWERS | {"first": "aten::conv2d", "share": 0.2})
     assert (wrong.outcome, wrong.reason) == ("FAIL", "wrong diagnosis")
-    assert failed(wrong) == ["top-operators", "bounds", "ceiling"]
+    assert failed(wrong) == ["top-operators", "share", "bounds", "ceiling"]
     held = {each.id: each.holds for each in wrong.criteria}
     assert held["genuine-capture"] is None
-    assert held["share"] is None
     assert "too busy" in wrong.notes[0]
 
 

@@ -125,7 +125,7 @@ def test_below_a_report_the_last_verdict_is_short(draw):
 
 
 def test_a_check_s_own_figures_stay_in_reports_and_on_the_page(draw):
-    figures = "44.0%; 38.2% to 54.1% is right"
+    figures = "44.0%; measured 45.6% ± 1.1 points"
     share = CriterionResult("share", "diagnosis", True, "Right: yes.", counted=figures)
     verdict = replace(made_up.passed(), lab="resnet-top-ops", device="cpu", criteria=[share])
     assert f"share of the first: {figures}" in " ".join(draw(render_last_verdict, verdict).split())

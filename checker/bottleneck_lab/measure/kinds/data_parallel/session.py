@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.grading.verdict import WHEN_QUIET
 from bottleneck_lab.measure.channel.session import failed_to_start
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, load_fabric
@@ -211,7 +212,7 @@ class Crew:
             if violation.reason == "timed out" and starvation.happened():
                 raise BusyMachineError(
                     f"Other programs kept most cores busy: {len(links)} ranks did not finish.",
-                    "Close other programs, wait for background jobs to end, and check again.",
+                    WHEN_QUIET,
                 ) from None
             raise explained from None
         return EmulatedRun(

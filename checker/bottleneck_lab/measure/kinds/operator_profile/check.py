@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from bottleneck_lab.errors import BusyMachineError, CaptureError
 from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import BUSY_CORES, grade_check, not_held_against, not_measured
-from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.grading.verdict import WHEN_QUIET, CriterionResult
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
@@ -43,6 +43,7 @@ from bottleneck_lab.measure.kinds.operator_profile.genuine import (
     script_faults,
 )
 from bottleneck_lab.measure.kinds.operator_profile.judging import (
+    MISFIT,
     described_answers,
     either_order,
     wrong_bounds,
@@ -91,9 +92,10 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
         wrong_operators(answers, truth),
         wrong_share(answers, truth),
         wrong_bounds(answers, truth),
-        wrong_ceiling(answers),
+        wrong_ceiling(answers, truth),
     ]
     if too_busy is not None:
+        faults[-1] = wrong_ceiling(answers)  # by the answers alone: no share is known well enough
         return _certain_faults(context, faults, captures, too_busy)
     context.progress("running your script", 0.8)
     with CallSession.start(
@@ -191,6 +193,8 @@ def _certain_faults(
         for id_, fault in zip(CRITERIA[1:], faults, strict=True)
         if fault is not None and not isinstance(fault, TimingComplaint)
     }
+    if certain.get("ceiling") == MISFIT:
+        certain.setdefault("share", MISFIT)
     if not certain:
         raise too_busy
     why = "because the machine was too busy"
@@ -253,7 +257,7 @@ def _find_truth(
         too_busy = BusyMachineError(
             f"After {len(captures)} captures in {spent_s:.0f} s the operators' shares are still"
             f" uncertain by {100 * error:.0f} points: this machine is too busy.",
-            "Close other programs and check again.",
+            WHEN_QUIET,
         )
     quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
     ceilings = _probe(reference)

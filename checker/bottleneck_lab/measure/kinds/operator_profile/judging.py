@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.amdahl import ceiling, describe_misfit, is_ceiling
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.measure.kinds.operator_profile.capture import OperatorCapture
 from bottleneck_lab.measure.kinds.operator_profile.figures import PLACES, Share, Truth
@@ -24,7 +24,7 @@ DISTURBED_SHARE = 0.2
 """Other programs shift a share by less than this. With several at work on both of two cores, the
 convolutions had 31% and 52% in place of 48% and 40%.
 """
-SHARE_TOLERANCE, CEILING_TOLERANCE = 0.05, 0.10
+SHARE_TOLERANCE = 0.05
 BALANCE_FACTOR = 2.0
 """Within this factor of the machine's balance an operator may be called either: ceilings are not
 known better.
@@ -87,10 +87,11 @@ def _wrong_operator(rank: str, name: str, right: Share, truth: Truth) -> str | N
     own = truth.shares.get(name, Share(name, 0.0, 0.0))
     if _may_come_before(own, right):
         return None
-    why = "it is not in the captures"
+    why = "it is not in the check's captures"
     if name in truth.shares:
         times = min(right.share / max(own.share, 1e-9), 99.0)
-        why = f"another has {times:.2g} times its self time{' or more' * (times > 98)}"
+        more = " or more" * (times > 98)
+        why = f"in the check's own captures, another has {times:.2g} times its self time{more}"
     problem = f"`{rank}` is not {name}: {why}."
     # An operator that only calls others is never among the slowest, however busy the machine.
     may_be_noise = name in truth.intensity and own.high + DISTURBED_SHARE > right.low
@@ -131,14 +132,24 @@ def described_answers(answers: Answers, truth: Truth) -> dict[str, str]:
     """
     names = [full_name(answers.get(rank)) for rank in PLACES]
     first = truth.shares[names[0]]
-    low, high = max(first.low - SHARE_TOLERANCE, 0.0), min(first.high + SHARE_TOLERANCE, 1.0)
     intensities = ", ".join(f"{truth.intensity[name]:.3g}" for name in names)
     return {
         "top-operators": either_order(answers, truth),
-        "share": f"{_number(answers.get('share')):.1%}; {low:.1%} to {high:.1%} is right",
+        "share": f"{_number(answers.get('share')):.1%}; {_measured_share(first)}",
         "bounds": f"{intensities} FLOP/byte",
         "ceiling": f"{_number(answers.get('ceiling')):.2f}x, which follows from your share",
     }
+
+
+def _measured_share(share: Share) -> str:
+    """Return an operator's share as the check's captures have it, with its uncertainty, and as a
+    fresh process has it where that widens what is right.
+    """
+    points = 100 * share.half_width
+    measured = f"measured {share.share:.1%} ± {points:.1f} points"
+    if share.fresh is None or abs(share.fresh - share.share) <= share.half_width:
+        return measured
+    return f"{measured}, and {share.fresh:.1%} in a fresh process; either is right"
 
 
 def _other_order(names: list[str], wrong: Collection[str], truth: Truth) -> str:
@@ -300,19 +311,27 @@ def right_bounds(intensity: float, balance: float, reached: float | None) -> set
     return {FAR} if reached < FAR_SHARE / FAR_FACTOR else sides | {FAR}
 
 
-def wrong_ceiling(answers: Answers) -> str | None:
+def wrong_ceiling(answers: Answers, truth: Truth | None = None) -> str | None:
     """Say why the ceiling is not what Amdahl's law gives for the learner's own share, to within a
-    tenth. Nothing in it is measured: the share is judged by itself.
+    tenth. By `truth`, one that fits what an honest capture may show is right beside a wrong share.
     """
     answer, share = _number(answers.get("ceiling")), _number(answers.get("share"))
     if answer is None:
         return "`ceiling` must be a number."
     if share is None or not 0 <= share <= 1:
         return "It follows from `share`, which must be a number from 0 to 1."
-    if abs(answer - ceiling(share)) <= CEILING_TOLERANCE * ceiling(share):
+    if is_ceiling(answer, share):
         return None
-    mistake = " You wrote 1 / share." if abs(answer - 1 / max(share, 1e-9)) < 0.05 else ""
-    return f"That is not what Amdahl's law gives for your `share`: 1 / (1 - share).{mistake}"
+    if abs(answer - 1 / max(share, 1e-9)) < 0.05:
+        return "You wrote 1 / share; Amdahl's law gives 1 / (1 - share)."
+    # A right ceiling is not to be changed until it fits a wrong share.
+    right = truth.shares.get(full_name(answers.get("first"))) if truth else None
+    share_of_answer = 1 - 1 / max(answer, 1.0)
+    is_right = right is not None and right.off_by(share_of_answer) <= SHARE_TOLERANCE
+    return None if truth and is_right and wrong_share(answers, truth) else MISFIT
+
+
+MISFIT = describe_misfit("share", "ceiling")
 
 
 def _number(answer: object) -> float | None:

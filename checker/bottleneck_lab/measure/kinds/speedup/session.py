@@ -19,6 +19,7 @@ from bottleneck_lab.grading.sequential import (
     self_test,
     shuffled_order,
 )
+from bottleneck_lab.grading.verdict import WHEN_QUIET
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context
@@ -172,7 +173,7 @@ class Workers:
             return verdict
         raise BusyMachineError(
             verdict.sentence,
-            "Close other programs, wait for background jobs to end, and check again.",
+            WHEN_QUIET,
         )
 
     def reference_alone_s(self, *, warm: bool) -> dict[str, list[float]]:
