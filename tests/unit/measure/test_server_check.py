@@ -289,8 +289,9 @@ def disturbed() -> Server:
 def test_what_the_shipped_server_loses_to_others_is_suspect(checked):
     outcome, _, results = checked(Server(120.0), disturbed(), other_cores=1.0)
     assert outcome is Outcome.INCONCLUSIVE
-    reason = "1.0 cores busy and slowed the shipped server, to 50 of up to 83 requests/s."
-    assert results["throughput"].sentence.endswith(reason)
+    reason = "1.0 cores busy and slowed the shipped server, to 50 of up to 83 requests/s"
+    at = "the latency was measured at 2x 50 requests/s."
+    assert results["throughput"].sentence.endswith(f"{reason}; {at}")
     assert checked(Server(180.0), disturbed(), other_cores=1.0)[0] is Outcome.PASS
     assert checked(Server(120.0), disturbed())[0] is Outcome.PASS, "it waited for itself alone"
 
@@ -389,6 +390,21 @@ def test_the_bounds_of_an_undecided_gain_hold_what_puts_it_in_doubt():
         assert gain.holds is None
         assert ": undecided, because " in gain.sentence
         assert format_measured(gain) == f"{least}–2.52x"
+
+
+def test_an_undecided_gain_ends_at_what_the_device_can_do_and_says_what_rate_the_latency_is_at():
+    observed = loading.Observed(rates=[120.0, 141.0] * 8, windows_ms=[130.0] * 16, most_gain=3.0)
+    observed.shipped = (Plateau(38.0, 0.6, limit=92.0),) * 2
+    results = {each.id: each for each in check.grade(CONTEXT, observed, 24, [0.1] * 16)}
+    gain = results["throughput"]
+    assert gain.holds is None
+    assert gain.low == pytest.approx(120 / 92, abs=0.01)
+    assert (gain.value, gain.high) == (3.0, 3.0)
+    assert gain.sentence.endswith("; the latency was measured at 2x 38 requests/s.")
+    assert results["p99-ms"].holds
+    observed.windows_ms = [2000.0] * 16
+    gain = next(each for each in check.grade(CONTEXT, observed, 24, []) if each.id == gain.id)
+    assert "the latency was measured" not in gain.sentence
 
 
 def test_a_prediction_is_held_against_the_figure_of_the_criterion():

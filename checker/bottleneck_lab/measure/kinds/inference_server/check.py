@@ -10,6 +10,9 @@ import contextlib
 from pathlib import Path
 from statistics import median
 
+import msgspec
+
+from bottleneck_lab.grading.criteria import OPEN_BECAUSE
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context, Measured
@@ -103,8 +106,28 @@ def grade(
     }
     results = check.grade_problems(context, observed, checked)
     if not observed.problems:
-        results += check.grade_load(context, observed, [("idle", idle)])
+        results += _explain_rate(check.grade_load(context, observed, [("idle", idle)]), observed)
     return results
+
+
+def _explain_rate(results: list[CriterionResult], observed: Observed) -> list[CriterionResult]:
+    """Return the results with an undecided gain cut at what the device can do, and with the rate at
+    which a latency that holds was measured, since that seems to decide the gain.
+    """
+    by_id = {each.id: each for each in results}
+    gain, latency = by_id["throughput"], by_id.get("p99-ms")
+    if gain.holds is not None:
+        return results
+    most, sentence = observed.most_gain, gain.sentence
+    low, value, high = (
+        None if each is None else min(each, most) for each in (gain.low, gain.value, gain.high)
+    )
+    if latency and latency.holds and OPEN_BECAUSE in sentence:
+        base = max(plateau.rate for plateau in observed.shipped)
+        at = f"the latency was measured at {gain.target:g}x {base:.0f} requests/s"
+        sentence = f"{sentence.rstrip('.')}; {at}."
+    cut = msgspec.structs.replace(gain, low=low, value=value, high=high, sentence=sentence)
+    return [cut if each is gain else each for each in results]
 
 
 def device_note(bench: InferenceBench) -> str:
