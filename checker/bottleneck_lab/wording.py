@@ -10,6 +10,12 @@ def counted(count: int, noun: str, more: str = "") -> str:
     return f"{count:,} {noun if count == 1 else more or f'{noun}s'}"
 
 
+def list_files(files: Sequence[str]) -> str:
+    """Return one or two names of files in full; of more, the first one's and how many others."""
+    first, *others = files
+    return " and ".join(files) if len(others) < 2 else f"{first} and {len(others)} more files"
+
+
 def list_numbers(numbers: Sequence[int]) -> str:
     """Return rising numbers, three or more in a row as a range: `0, 2-5`."""
     runs: list[list[int]] = []

@@ -140,7 +140,8 @@ QUESTIONS = (
     Question(
         "idle-in-ranges",
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
-        " long? (Percent of the steps' time, or of that from a device's first work to its last.)",
+        " long? (Percent of the steps' time, or of that from a device's first work to its last. Of"
+        " several threads, what they do at once counts once.)",
         f"""
         SELECT ranges.name,
                CASE WHEN count(DISTINCT threads.name) > 1
@@ -148,11 +149,12 @@ QUESTIONS = (
                     ELSE substr(max(threads.name), 1, instr(max(threads.name) || ' (', ' (') - 1)
                END AS thread,
                count(*) AS stretches,
-               sum(min(idle.end, ranges.end) - max(idle.start, ranges.begun)) / 1e6 AS idle_ms,
-               100.0 * sum(min(idle.end, ranges.end) - max(idle.start, ranges.begun))
+               sum(max(0, min(idle.end, ranges.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
+               100.0 * sum(max(0, min(idle.end, ranges.end) - max(idle.start, begun)))
                  / (SELECT sum(duration) FROM recorded) AS percent
-        FROM {_ONCE.format("ranges")} AS ranges CROSS JOIN idle
-          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.begun
+        FROM {_ONCE.format("ranges").replace("thread, name", "rank, name")} AS ranges
+        CROSS JOIN idle
+          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
         LEFT JOIN threads ON threads.thread = ranges.thread
         WHERE ranges.name = {_FOLDED}
         GROUP BY ranges.name ORDER BY idle_ms DESC LIMIT 20

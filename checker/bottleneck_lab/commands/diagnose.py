@@ -33,8 +33,14 @@ from bottleneck_lab.grading.answers import (
     parse_answers,
 )
 from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.diagnosis import beyond_ceiling, needs_capture, stretch_rule
+from bottleneck_lab.grading.diagnosis import (
+    beyond_ceiling,
+    describe_check_ceiling,
+    needs_capture,
+    stretch_rule,
+)
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import whose_code
 from bottleneck_lab.workspace.commitments import (
@@ -109,18 +115,20 @@ def command(
         _conclude(workspace, record, list(corrections), committed=committed)
     if wrong:
         raise UsageError(
-            "\n".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
+            "\n".join(wrong), "Nothing was saved: mend that and give all of these answers again."
         )
 
 
 def _save(workspace: Workspace, texts: list[str]) -> list[str]:
-    """Save the answers given as ID=VALUE. Returns one sentence for each that is refused."""
+    """Save the answers given as ID=VALUE, all or none: a check would commit what is left of a
+    refused command. Returns one sentence for each that is refused.
+    """
     questions = workspace.lab.spec.questions
     answers, wrong = parse_answers(questions, texts)
     for id_, fault in refused_answers(workspace, questions, answers).items():
         wrong.append(f"{id_}: {fault}")
-        del answers[id_]
-    save_answers(workspace, answers)
+    if not wrong:
+        save_answers(workspace, answers)
     return wrong
 
 
@@ -236,9 +244,24 @@ def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
             say(f"    ✓ {right[question.id]}", style="green", hang=6)
         if question.id in corrections:
             say(f"    ✗ {corrections[question.id]}", style="red")
-        if remark := beyond_ceiling(question, answers):
-            say(f"    {remark}", style="yellow")
+        _remark_on_gain(workspace, question, answers)
     return corrections
+
+
+def _remark_on_gain(
+    workspace: Workspace, question: QuestionSpec, answers: Mapping[str, Any]
+) -> None:
+    """Say what speaks against a prediction: Amdahl's law, and the most that a check measures."""
+    gain, most = answers.get(question.id), check_ceiling(workspace.lab, workspace.info.device)
+    if remark := beyond_ceiling(question, answers):
+        say(f"    {remark}", style="yellow")
+    if (
+        question.predicts_gain
+        and most is not None
+        and isinstance(gain, int | float)
+        and gain > 1.005 * most
+    ):
+        say(f"    {describe_check_ceiling(most)}", style="yellow")
 
 
 def _found_wrong(workspace: Workspace) -> dict[str, str]:

@@ -214,7 +214,9 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
         if verdict.prediction:
             measured = verdict.prediction.measured
             gain = f"measured {measured:.2f}x" if measured else describe_open_gain(verdict)
-            parts.append(f"gain predicted {verdict.prediction.predicted:.2f}x, {gain}")
+            predicted, corrected = verdict.prediction.predicted, verdict.prediction.corrected
+            then = f" at first, then {corrected:.2f}x" if corrected else ""
+            parts.append(f"gain predicted {predicted:.2f}x{then}, {gain}")
         before = standing
         standing = describe_standing(
             verdict.diagnosis,

@@ -66,7 +66,8 @@ DEFAULT_PAGE = "report.html"
 RESTS_ON = "The tool's figure rests on your"
 NOT_NAMED = "The tool names another"
 COMES_LATER = "The tool's figure comes once `lab check` has judged your"
-NO_FIGURE = (RESTS_ON, NOT_NAMED, COMES_LATER)
+FOUND_WRONG = "The tool's figure is another: work it out again"
+NO_FIGURE = (RESTS_ON, NOT_NAMED, COMES_LATER, FOUND_WRONG)
 
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
@@ -440,6 +441,10 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
             return f"{RESTS_ON} `{question.follows}`: correct that first"
         if question.id in followed and judged.get(question.id) is False:
             return NOT_NAMED
+        if question.from_capture and question.id not in judged:
+            return f"{COMES_LATER} `{question.id}`"
+        if question.from_capture and not judged[question.id]:
+            return FOUND_WRONG
         return describe_reading(
             question,
             answers,

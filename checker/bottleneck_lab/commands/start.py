@@ -17,6 +17,7 @@ from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say, say_ne
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.needs import require_lab_packages
+from bottleneck_lab.wording import list_files
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.next_step import records_itself
@@ -119,7 +120,7 @@ def _show(workspace: Workspace, *, new: bool) -> None:
             missing = gpus_missing(workspace.lab)
             if missing:
                 say(missing, style="dim")
-    say(f"  read   README.md\n  edit   {', '.join(spec.editable) or 'diagnosis.toml'}")
+    say(f"  read   README.md\n  edit   {list_files(spec.editable or ['diagnosis.toml'])}")
     if new and in_repository(workspace.root):
         say(
             "This folder lies in a git repository; a .gitignore of its own keeps it out of that.",

@@ -26,6 +26,7 @@ from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
 from bottleneck_lab.measure.verifier import check_lab, without_answers
+from bottleneck_lab.wording import list_files
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import Record, load_record, questions_of
 from bottleneck_lab.workspace.dataset import data_folder
@@ -97,7 +98,7 @@ def check_workspace(
     )
     remarks = [given] if (given := describe_given(workspace, "the check used the lab's")) else []
     if lab.code_of(workspace.root) == lab.code_of(lab.path):
-        remarks = [_UNEDITED.format(files=" and ".join(lab.spec.editable)), *remarks]
+        remarks = [_UNEDITED.format(files=list_files(lab.spec.editable)), *remarks]
     return Checked(attempt, earlier, learner, remarks)
 
 

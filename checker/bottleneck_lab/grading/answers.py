@@ -60,8 +60,8 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
     """Return typed text in the form that the question needs: a choice, a number, or the text.
 
     A choice may be given by its number or how it begins, a share as a percentage, a ratio with an
-    x, both with a decimal comma. The choices of a `number` are words that stand for 1 and up. Text
-    that fits none is returned as it is, for the complaint.
+    x, both with a decimal comma. The choices of a `number` are words that stand for 1 and up. A
+    stretch without a unit is in ms. Text that fits none is returned as it is, for the complaint.
     """
     text = text.strip()
     if question.type == "choice":
@@ -80,6 +80,8 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
         except ValueError:
             words = [each.casefold() for each in question.choices]
             return words.index(text.casefold()) + 1.0 if text.casefold() in words else text
+    if question.type == "interval" and parse_stretch(text) and text[-1].isdigit():
+        return f"{text} ms"
     return text
 
 

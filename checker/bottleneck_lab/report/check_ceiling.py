@@ -10,8 +10,14 @@ def check_ceiling(lab: Lab, device: Device) -> float | None:
     """Return how many times as fast a check can find any work; None where only the work limits it.
 
     An input pipeline's device is set so that the shipped loader alone would keep it busy for
-    `device_share` of the time: a device that is always busy is that many times as fast.
+    `device_share` of the time: a device that is always busy is that many times as fast. A server's
+    that works in turns with the host is busy for `device_share` of the host's part of a turn.
     """
-    if lab.spec.measure != "input_pipeline" or device not in lab.spec.devices:
+    if device not in lab.spec.devices:
         return None
-    return 1 / float(kind_of(lab).settings(lab, device).device_share)
+    settings = kind_of(lab).settings(lab, device)
+    if lab.spec.measure == "input_pipeline":
+        return 1 / float(settings.device_share)
+    if lab.spec.measure == "inference_server" and settings.in_turns:
+        return 1 + 1 / float(settings.device_share)
+    return None

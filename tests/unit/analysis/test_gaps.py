@@ -158,6 +158,32 @@ def test_the_model_s_fixed_charge_is_a_cause_of_its_own_beside_the_launches(tmp_
     assert finding.share_of_wall == pytest.approx(launch.idle_ns / use.working_ns)
 
 
+@pytest.mark.parametrize(("ends_ms", "cause"), [(40, "input"), (44, "python")])
+def test_a_pause_that_ends_when_several_threads_have_shared_the_work_was_a_wait_for_them(
+    tmp_path, ends_ms, cause
+):
+    """A pool decodes pictures one by one; where it reads ahead, some thread always does."""
+    events: list[dict] = []
+
+    def add(category: str, name: str, start: float, us: float, tid: int) -> None:
+        row = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": us}
+        number = {"correlation": 1 + start // 110_000, "device": 0}
+        events.append({**row, "pid": 1, "tid": tid, "args": number})
+
+    for at in range(0, 1_320_000, 110_000):
+        for turn in range(3):
+            for tid in (2, 3):
+                begun = at + 10_500 + turn * ends_ms * 1000 * 0.8 + 3000 * tid
+                add("user_annotation", "preprocess", begun, ends_ms * 800 - 500, tid=tid)
+        add("cuda_runtime", "cudaLaunchKernel", at, 5, tid=1)
+        add("kernel", "gemm", at + 10, 9_000, tid=7)
+        add("cuda_runtime", "cudaStreamSynchronize", at + 20, 9_500, tid=1)
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    most = summarise(load(tmp_path / "x.json")).devices[0].gap_causes[0]
+    assert most.cause == cause
+    assert all(ns <= most.idle_ns for _, ns in most.inside)
+
+
 @pytest.mark.parametrize(
     ("name", "begins", "ends", "cause", "evidence"),
     [

@@ -142,8 +142,10 @@ def test_a_range_of_an_idle_time_says_whose_thread_it_is(loaded):
         event("user_annotation", "both", 10, 5, 2),
         kernel("gemm", 100, 10, 2),
     )
-    rows = {row[0]: row[1] for row in ask(timeline, "idle-in-ranges").rows}
+    answered = {row[0]: row for row in ask(timeline, "idle-in-ranges").rows}
+    rows = {name: row[1] for name, row in answered.items()}
     assert rows == {"data": "main", "batch": "worker", "both": "2 threads"}
+    assert answered["both"][3] == pytest.approx(0.005), "what both do at once counts once"
 
 
 def percent(timeline, question: str, name: str = "") -> float:

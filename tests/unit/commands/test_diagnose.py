@@ -17,6 +17,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import asking
 from bottleneck_lab.commands import diagnose as diagnosing
+from bottleneck_lab.commands import report as reporting
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
 from bottleneck_lab.course.captures import compared_with
 from bottleneck_lab.course.checking import with_comparison
@@ -75,7 +76,7 @@ def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, 
     assert fault in done.exception.message
     answers = load_answers(workspace.root)
     assert not answers["where"], "the next check would be refused for it"
-    assert answers["evidence"] == 0.6
+    assert not answers.get("evidence"), "a check would commit what is left of a refused command"
     assert not load_record(workspace).commitments
 
 
@@ -98,6 +99,24 @@ def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
     assert diagnose(*ANSWERS).exit_code == 0
     assert isinstance(diagnose("where=1-2 s").exception, UsageError)
     assert load_answers(workspace.root)["where"] == "10-20 ms"
+
+
+def test_a_refused_command_leaves_nothing_that_a_check_would_commit(workspace):
+    assert diagnose(*ANSWERS).exit_code == 0
+    refused = diagnose("evidence=78", "where=11-21", "cause=9").exception
+    assert "Nothing was saved" in refused.remedy
+    assert load_answers(workspace.root)["where"] == "10-20 ms"
+    assert diagnose("where=10-20").exit_code == 0
+    assert len(load_record(workspace).commitments) == 1, "the same stretch, in ms like its unit"
+
+
+def test_a_prediction_above_what_a_check_measures_is_remarked_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    started, _ = start_workspace(find_lab("past-the-plateau"), tmp_path / "work", "virtual")
+    monkeypatch.chdir(started.root)
+    remark = "A check measures 3.00x at most"
+    assert remark in " ".join(diagnose("predicted_gain=9").output.split())
+    assert remark not in " ".join(diagnose("predicted_gain=3").output.split())
 
 
 def test_without_a_capture_the_way_to_one_comes_first(workspace):
@@ -323,13 +342,31 @@ def test_a_report_says_nothing_of_the_cause_before_a_check_has_judged_it(workspa
     assert comes in before, "whether it is right or wrong"
     assert not any(sentence in before for sentence in sentences)
     right = load_answers(workspace.root)["cause"] == load_answers(workspace.lab.solution)["cause"]
-    leave_check(workspace, holds=right, cause="…")
+    leave_check(workspace, holds=right, cause="…", evidence="…")
     judged = reported()
     assert comes not in judged
     assert all((sentence in judged) != right for sentence in sentences)
     assert ("The tool: " in judged.partition("Your answers")[2].partition("where")[0]) == right
     diagnose(f"cause={number % 3 + 1}", *ANSWERS[1:])
     assert comes in reported(), "no check has judged the correction"
+
+
+def test_a_report_keeps_a_figure_back_until_it_is_right(workspace):
+    """Also where the cause that it follows from is right."""
+    diagnose("cause=3", *ANSWERS[1:])
+
+    def figure() -> str:
+        output = " ".join(CliRunner().invoke(app, ["report"]).output.split())
+        return output.partition("evidence You:")[2].partition(" where ")[0]
+
+    assert "The tool's figure comes once" in figure()
+    with pytest.MonkeyPatch.context() as patched:
+        for right in (True, False):
+            patched.setattr(
+                reporting, "judged_answers", lambda *_, r=right: {"cause": True, "evidence": r}
+            )
+            assert ("The tool: " in figure()) == right
+            assert ("The tool's figure is another: work it out again" in figure()) == (not right)
 
 
 def test_reset_says_that_the_answers_are_gone(workspace):

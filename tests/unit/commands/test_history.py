@@ -160,3 +160,11 @@ def test_what_was_wrong_is_said_and_the_same_standing_only_once(tmp_path, monkey
     assert shown.count("FAIL, missed: your script's capture; The capture has no shapes") == 2
     assert "wrong output" not in shown
     assert shown.count("corrected once") == 1
+
+
+def test_a_check_has_the_first_prediction_and_the_corrected_one():
+    verdict = msgspec.structs.replace(
+        made_up.slow(), prediction=Prediction(9.0, None, corrected=2.5)
+    )
+    ((_, text, *_),) = history._checks([SimpleNamespace(number=1, verdict=verdict)])
+    assert "gain predicted 9.00x at first, then 2.50x, " in text

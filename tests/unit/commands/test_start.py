@@ -29,6 +29,7 @@ def test_what_is_optional_is_named_and_not_made(started):
     made = []
     said = started(made.append)
     assert made == ["photos"]
+    assert "edit serve.py and 6 more files" in said
     assert (
         "Optional: `lab data tritonserver` sets up tritonserver. The lab works without it." in said
     )

@@ -34,7 +34,10 @@ def test_a_capture_beside_other_programs_warns_at_its_top(tmp_path, draw, others
     assert not visible_summary(modelled, tmp_path, blind=blind, remedies_later=False).disturbed
 
 
-@pytest.mark.parametrize(("slug", "ceiling"), [("idle-gpu", 2.5), ("stuttering-tagger", None)])
+@pytest.mark.parametrize(
+    ("slug", "ceiling"),
+    [("idle-gpu", 2.5), ("past-the-plateau", 3.0), ("stuttering-tagger", None)],
+)
 def test_a_lab_s_capture_knows_what_its_check_can_measure(tmp_path, monkeypatch, slug, ceiling):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     workspace, _ = start_workspace(find_lab(slug), tmp_path / "work", "virtual")

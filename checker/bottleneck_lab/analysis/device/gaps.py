@@ -114,7 +114,7 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
         operators = host.outermost if cause in IN_OPERATORS else NO_OPERATORS
         inside = places_during(timeline, own, time.rank, host.threads, operators)
         inside += [
-            (f"{name}{ON_ANOTHER_THREAD}", ns)
+            (f"{name}{ON_ANOTHER_THREAD}", min(ns, handed.total))  # of several it is the sum
             for name, ns in places_during(timeline, handed, time.rank, host.others)
         ]
         line = lines_during(timeline, part, time.rank)

@@ -185,11 +185,10 @@ def view_host(
     doing["copy"] = iv.join(doing["copy"], union_of(runtime, copying))
     beside, handed = _ranges_beside(timeline, others, patterns), {}
     if beside:
-        acting = iv.join(launches, waits, own_operators, *doing.values())
-        handed = _handed(iv.close_holes(acting, PYTHON_NS // 2), beside)
-        waiting_for_batch = iv.subtract(
-            covered("ranges", _COLLECTING), covered("ranges", _INFERENCE)
-        )
+        inferring = covered("ranges", _INFERENCE)
+        acting = iv.join(launches, waits, own_operators, inferring, *doing.values())
+        handed = _handed(iv.close_holes(acting, PYTHON_NS // 2), beside, timeline.extent)
+        waiting_for_batch = iv.subtract(covered("ranges", _COLLECTING), inferring)
         if "input" in beside and len(waiting_for_batch.start):
             made = iv.intersect(waiting_for_batch, iv.union(*beside["input"]))
             handed["input"] = iv.join(handed["input"], made)
@@ -257,15 +256,18 @@ def _ranges_beside(
 
 
 def _handed(
-    acting: iv.Intervals, ranges: Mapping[str, tuple[Ints, Ints]]
+    acting: iv.Intervals, ranges: Mapping[str, tuple[Ints, Ints]], extent: tuple[int, int]
 ) -> dict[str, iv.Intervals]:
     """Return, by cause, the pauses between what the launching threads did that were waits for what
-    one of these ranges made: it lasts for nearly all of the pause, and both end together. A thread
-    that reads ahead ends at any time.
+    these ranges made: one, or several that share the work, last for nearly all of the pause, and
+    end with it. Threads that read ahead end at any time.
     """
-    pauses = iv.Intervals(acting.end[:-1], acting.start[1:])
+    pauses = iv.complement(acting, *extent) if len(acting.start) else iv.NONE
     handed = {}
-    for cause, (start, end) in ranges.items():
+    for cause, (begins, ends) in ranges.items():
+        shared_out = iv.close_holes(iv.union(begins, ends), HANDED_NS)
+        start = np.concatenate((begins, shared_out.start))
+        end = np.concatenate((ends, shared_out.end))
         waits = np.zeros(len(pauses.start), dtype=bool)
         # The pause that ends next after the range; or the one before, which the range may outlast
         # a little, where the result is handed over inside it.
