@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import relu
+from torch.nn.functional import silu
 
 MICRO_BATCHES = 3  # an optimizer step sees this many micro-batches on every rank
 IMAGES = 56  # images a micro-batch and rank
@@ -40,10 +40,10 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, x):
-        y = relu(self.bn1(self.conv1(x)))
-        y = relu(self.bn2(self.conv2(y)))
+        y = silu(self.bn1(self.conv1(x)))
+        y = silu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
-        return relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        return silu(y + (x if self.shortcut is None else self.shortcut(x)))
 
 
 def stage(blocks, channels, width, stride):
@@ -54,8 +54,8 @@ def stage(blocks, channels, width, stride):
 
 
 class Classifier(nn.Module):
-    """ResNet-50 of any width: 64 is the usual one. The parts are listed as in our configuration
-    files: what is predicted first, pixels last.
+    """ResNet-50 with SiLU, of any width: 64 is the usual one. The parts are listed as in our
+    configuration files: what is predicted first, pixels last.
     """
 
     def __init__(self, width):
@@ -68,7 +68,7 @@ class Classifier(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 7, 2, padding=3, bias=False),
             nn.BatchNorm2d(width),
-            nn.ReLU(),
+            nn.SiLU(),
             nn.MaxPool2d(3, 2, padding=1),
         )
 

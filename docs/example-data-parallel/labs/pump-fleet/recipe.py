@@ -12,7 +12,7 @@ MICRO_BATCHES, WINDOWS, READINGS, KINDS = 2, 8, 640, 64
 def make_model(width=READINGS):
     torch.manual_seed(0)
     widths = [READINGS, *[width] * 6]
-    layers = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+    layers = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.Tanh())]
     return nn.Sequential(*layers, nn.Linear(width, KINDS))
 
 
