@@ -41,7 +41,7 @@ def real_scale(emulator: Any, device: str) -> Any:
         noisy_s=(2e-3, 12e-3),
         launch_s=LAUNCH_S[device],
         flush_s=2e-4,
-        practice_s=(1.5e-4, 1e-3, 3e-4, 6e-3),
+        practice_s=(1.5e-4, 1e-3, 3e-4, 6e-3, 2.4e-3),
     )
 
 

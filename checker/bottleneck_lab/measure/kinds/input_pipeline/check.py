@@ -254,17 +254,17 @@ def gain_notes(
     foreign_cores: float = 0.0,
 ) -> list[str]:
     """Note the two rates whose ratio is the gain, if the script was timed. `loader_s`: seconds that
-    the shipped loader takes for a sample. Beside other programs no ratio is stated: they slow the
-    script alone, since that time is CPU time.
+    the shipped loader takes for a sample. Other programs slow the script alone, since that time is
+    CPU time.
     """
     if not run.timed():
         return []
     rate, called = run.samples_per_s(), context.settings.samples.called
-    shipped = f"{1 / loader_s:.3g} that the shipped loader makes with a core to itself"
-    gain = f", {rate * loader_s:.2f}x the {shipped}"
-    if foreign_cores > BUSY_CORES:
-        gain = f" beside other programs. That does not compare with the {shipped}"
-    return [f"Your script trained {rate:.3g} {called}/s{gain}."]
+    beside = " beside other programs" if foreign_cores > BUSY_CORES else ""
+    return [
+        f"Your script trained {rate:.3g} {called}/s{beside}, {rate * loader_s:.2f}x the"
+        f" {1 / loader_s:.3g} that the shipped loader makes with a core to itself."
+    ]
 
 
 def sharing_notes(run: PipelineRun, alone_s: float) -> list[str]:
