@@ -111,12 +111,22 @@ def test_a_case_that_is_not_there_is_answered_with_the_open_one(learner: Learner
     assert "cases/0001" in refused
 
 
+def test_cases_are_no_lab_and_no_versions_of_each_other(learner: Learner):
+    for _ in range(2):
+        learner.lab("case")
+        learner.lab("case", "--skip")
+    assert "`lab case --progress`" in " ".join(learner.lab("history").stderr.split())
+    refused = learner.lab("compare", "cases/0001", "cases/0002")
+    assert refused.returncode == 2
+    assert "0001 and 0002 are cases, and different programs" in " ".join(refused.stderr.split())
+
+
 def test_a_grade_explains_what_looked_like_a_cause(learner: Learner):
     (learner.folder / "set.txt").write_text("star-catalogue\n")
     learner.lab("case", "--set", "set.txt")
-    answers = ("cause=compute", "evidence=99%", "line=35", "gain=5")
+    answers = ("cause=compute", "evidence=80%", "line=35", "gain=5")
     graded = " ".join(learner.lab("case", *(f"-a{each}" for each in answers)).stdout.split())
-    assert "Measured, each cause switched off by itself: 5.35x Train in single" in graded
+    assert "Modelled, each cause switched off by itself: 5.35x Train in single" in graded
     assert "Other suspects, each switched off by itself: 1.00x Keep the learning rate." in graded
     assert "changes one number on the host" in graded
     assert "Of this set: 1 of 1 answered in time, 1 causes named." in graded

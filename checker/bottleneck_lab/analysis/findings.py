@@ -32,7 +32,6 @@ _LAUNCH_LESS = (
     " fused or foreach operators, larger batches"
 )
 _PYTHON_OUT = "move Python work out of the step."
-_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +255,10 @@ FINDINGS: tuple[FindingKind, ...] = (
         "layout-conversions",
         "Tensors are converted between memory layouts",
         "memory-bound",
-        "Keep model and inputs in channels_last, so that the convolutions need no conversion.",
+        "Keep model, inputs and all that runs between the convolutions in channels_last:"
+        " contiguous(), view() and reshape() make tensors that convolutions convert again.",
         "such kernels take ≥ 10%",
-        work.kernels_like(_LAYOUT, 0.10, "layout conversions"),
+        work.layout_conversions,
         rests_on=("kernels",),
         at_most=False,
     ),

@@ -24,7 +24,7 @@ from bottleneck_lab.course.cases import (
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
-from bottleneck_lab.grading.cases import QUESTIONS, Case
+from bottleneck_lab.grading.cases import QUESTIONS, Case, question_about
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
@@ -107,7 +107,9 @@ def command(
         def refuse(question: QuestionSpec, answer: Answer) -> str | None:
             return absent_line(drawn, answer) if question.id == "line" else None
 
-        given = {question.id: ask_question(question, refuse=refuse) for question in QUESTIONS}
+        for question in QUESTIONS:
+            about = question_about(question, str(given.get("cause", "")))
+            given[question.id] = ask_question(about, refuse=refuse)
     if not given:
         _show_case(drawn, fresh=fresh, json=json)
         if not fresh and (level is not None or lab or set_ or timed):
@@ -208,7 +210,8 @@ def _show_grade(
         return
     _show_verdict(case, graded.results)
     if graded.fixed:
-        say(f"\n{_folder(drawn)}/{graded.fixed.name} is the program with the fix.")
+        fixed = f"{_folder(drawn)}/{graded.fixed.name}"
+        say(f"\n{fixed} is the program with the fix; it needs an NVIDIA GPU.")
     if graded.late_s:
         say(f"\nToo late by {graded.late_s:.0f} s: it does not count.", style="yellow")
     _show_streak(now, drawn.set)
@@ -240,7 +243,7 @@ def _review(number: int, *, json: bool) -> None:
 def _show_measured(case: Case) -> None:
     """Print what switching off each cause brought, and each suspect that is none."""
     if case.switches:
-        say("\nMeasured, each cause switched off by itself:")
+        say("\nModelled, each cause switched off by itself:")
     for switch in case.switches:
         say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
     if case.entire:

@@ -40,6 +40,7 @@ from bottleneck_lab.workspace.captures import (
     readable,
     with_timeline,
 )
+from bottleneck_lab.workspace.cases import case_at
 from bottleneck_lab.workspace.commitments import is_blind_at, load_record
 from bottleneck_lab.workspace.folder import workspace_above
 
@@ -142,6 +143,13 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
         if before is None and after is None and _stale(new):
             remedy = "The code has changed since: run `lab profile`."
         raise UsageError(message, remedy)
+    cases = [case_at(side[0]) for side in sides]
+    if all(cases) and cases[0] != cases[1]:
+        raise UsageError(
+            f"{_name(old)} and {_name(new)} are cases, and different programs: neither is a version"
+            " of the other.",
+            "`lab report` reads one of them.",
+        )
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
         raise UsageError(

@@ -184,6 +184,11 @@ def command(
         lock_clocks=lock_clocks,
         check=check,
     )
+    if program and device:
+        raise UsageError(
+            "--device is for a lab's own workload; a program runs where its code says.",
+            "Leave it out. A program that needs CUDA needs an NVIDIA GPU here.",
+        )
     if program:
         _profile_program(tuple(program), tool, options, out, limit_s, json=json)
         return
@@ -326,13 +331,14 @@ def _show(
         _show_kernels(folder, captured.files)
     for remark in captured.notes:
         say(remark)
-    if captured.ended.status or captured.ended.timed_out or captured.ended.interrupted:
+    failed = captured.ended.status or captured.ended.timed_out or captured.ended.interrupted
+    if failed:
         say(
             f"The program {captured.ended.why()}; this is what was recorded before that.",
             style="yellow",
         )
     note(f"The capture is in {folder}")
-    if summary:
+    if summary and not failed:
         say_next(f"lab report {shlex.quote(str(folder))} --html report.html")
 
 

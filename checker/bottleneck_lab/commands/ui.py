@@ -14,7 +14,7 @@ import typer
 
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.ascii import to_ascii
-from bottleneck_lab.workspace.cases import case_at, open_case
+from bottleneck_lab.workspace.cases import case_at, load_drawn, open_case
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json, workspace_above
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -111,6 +111,12 @@ def here() -> Workspace:
             "`lab case` shows its questions and takes the answers."
             if case == open_case()
             else "`lab case` draws another case; `lab list` shows the labs.",
+        )
+    cases = [each for each in load_drawn() if Path(each.folder).is_relative_to(Path.cwd())]
+    if cases and workspace_above(Path.cwd()) is None:
+        raise UsageError(
+            "There is no lab in this folder.",
+            "`lab case --progress` is about the cases here; `lab list` shows the labs.",
         )
     return find_workspace(Path.cwd())
 

@@ -97,10 +97,18 @@ def visible_summary(
             check_ceiling=check_ceiling(workspace.lab, workspace.info.device),
         )
         if kind_of(workspace.lab).records_itself:
-            summary = without_intensities(summary, blind=blind)
+            summary = without_intensities(summary, judged=not blind and has_judged(workspace))
     if blind:
         return evidence_only(summary)
     return without_remedies(summary) if remedies_later else summary
+
+
+def has_judged(workspace: Workspace) -> bool:
+    """Return True if a check has judged every answer, right or wrong, so that none is open."""
+    return any(
+        all(each.holds is not None for each in attempt.verdict.criteria if each.kind == "diagnosis")
+        for attempt in load_attempts(workspace)
+    )
 
 
 def disturbance(summary: Summary, folder: Path) -> str:

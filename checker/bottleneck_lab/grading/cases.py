@@ -1,7 +1,7 @@
 """A case of the library: what is asked of it, whether the answers are right, and what a learner's
 past answers show.
 
-The truth is measured: the program ran again with each cause switched off.
+The truth is modelled: the program ran again on the virtual GPU with each cause switched off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "shared-device": ("interrupted_share", "idle_queued_share", "idle_unrecorded_share"),
     MEMORY_GROWTH: ("memory_growth_share",),
 }
-"""The figures of a capture that show a cause, added up; of any other cause, `busy_share`."""
+"""The figures of a capture that show a cause, added up. Of a program without one it is
+`busy_share`; of other causes, which keep the device busy, what the fix saves.
+"""
 
 _PART_NAMES = {
     **{f"idle_{each.id}_share": f"idle: {each.label}" for each in IDLE_CAUSES},
@@ -48,8 +50,7 @@ LEAST_PART = 0.0005
 
 EVIDENCE_WITHIN = 0.04
 """By how much the evidence may be off, in parts of the time. The report prints of idle time what
-the host did, not why: for each of the 36 cases, what its tables say of it is off by at most 3.7
-points.
+the host did, not why: what its tables say of it is off by at most 3.7 points in every case.
 """
 GAIN_WITHIN = 1.2
 ROUNDED = 1.02
@@ -59,6 +60,29 @@ NO_LINE = 1
 """The number that stands for `none`."""
 HABIT = 3
 """So many cases with the same mistake are a habit."""
+_WITHIN = f" Within {100 * EVIDENCE_WITHIN:.0f} points counts."
+_IDLE_MEASURE = "The time in which the device is idle because of it."
+_COMMUNICATION_MEASURE = "The time in which a device only communicates, on average over them."
+_BUSY_MEASURE = (
+    "The time that the fix would save: all of the kernels that it makes needless, and part of those"
+    " that it makes faster."
+)
+_MEASURES = {
+    "copy-bound": (
+        "The time in which the device only copies, or is idle because of a copy; also of copies"
+        " that the fix leaves."
+    ),
+    "communication-bound": _COMMUNICATION_MEASURE,
+    "straggler": _COMMUNICATION_MEASURE,
+    "shared-device": (
+        "The time in which the device works for others, and that by which its own kernels take"
+        " longer."
+    ),
+    "memory-bound": _BUSY_MEASURE,
+    "compute-bound": _BUSY_MEASURE,
+    "healthy": "The time in which the device is busy.",
+    MEMORY_GROWTH: "The part of the memory's peak that the recorded steps added.",
+}
 _RESTS = "Not judged: the cause is wrong."
 
 QUESTIONS = [
@@ -73,10 +97,10 @@ QUESTIONS = [
         "share",
         "What share of the recorded time goes to it?",
         measure=(
-            "The time in which, because of it, the device is idle, only copies, only communicates,"
-            " or takes longer for the same kernels; else all its busy time. Of memory that grows:"
-            " the share of the peak that the steps added. Within"
-            f" {100 * EVIDENCE_WITHIN:.0f} points counts."
+            "Idle, copying or communicating only, or slowed by others: the time that goes to it."
+            " Memory-bound or compute-bound: the time that the fix would save. Healthy: the time in"
+            f" which the device is busy. {MEMORY_GROWTH.capitalize()}: the part of the peak that"
+            f" the steps added.{_WITHIN}"
         ),
     ),
     QuestionSpec(
@@ -92,11 +116,19 @@ QUESTIONS = [
         "How many times as fast will the fix make it? If the cause is"
         f" {MEMORY_GROWTH}: by what factor will the peak drop?",
         measure=(
-            "1 if nothing is worth fixing. Amdahl's law, 1 / (1 - share), is a first estimate."
+            "1 if nothing is worth fixing. Else Amdahl's law, 1 / (1 - share), is a first estimate."
             f" Within a factor of {GAIN_WITHIN:g} counts."
         ),
     ),
 ]
+
+
+def question_about(question: QuestionSpec, cause: str) -> QuestionSpec:
+    """Return a question as it is asked of somebody who has named a cause: what its evidence is."""
+    if question.id != "evidence":
+        return question
+    measure = _MEASURES.get(cause, _IDLE_MEASURE) + _WITHIN
+    return msgspec.structs.replace(question, measure=measure)
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -140,6 +172,14 @@ class Case(msgspec.Struct, frozen=True):
     def gain(self) -> float:
         """How many times as fast the program was without its top cause."""
         return self.switches[0].gain if self.switches else 1.0
+
+    def evidence(self, figures: Mapping[str, float]) -> float:
+        """Return the share of the time (0–1) that goes to the cause in a capture with these
+        figures: where it keeps the device busy, what the fix saves.
+        """
+        if self.cause in FIGURES or not self.switches:
+            return evidence_of(self.cause, figures)
+        return 1 - 1 / self.gain
 
     def gains(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Return the gains that count in a capture with these figures, each with its origin: that
@@ -240,16 +280,18 @@ def grade_case(
             "gain": (None, _RESTS),
         }
     else:
-        shown = evidence_of(called, figures)
+        shown = case.evidence(figures)
+        origin = "the capture shows"
+        if called not in FIGURES and case.switches:
+            origin = "the fix saves"
         # Not to be off by the last bit of a float.
         read = abs(share - shown) <= EVIDENCE_WITHIN + 1e-9
         sentences = {
             "cause": (True, f"It is {case.cause}."),
             "evidence": (
                 read,
-                f"You read {share:.1%}; the capture shows {shown:.1%}"
-                f"{describe_parts(called, figures)}."
-                + ("" if read else f" Within {100 * EVIDENCE_WITHIN:.0f} points counts."),
+                f"You read {share:.1%}; {origin} {shown:.1%}"
+                f"{describe_parts(called, figures)}." + ("" if read else _WITHIN),
             ),
             "line": _grade_line(case, int(line)),
             "gain": _grade_gain(case, gain, figures, share if read else 0.0),

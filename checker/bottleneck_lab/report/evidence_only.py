@@ -43,8 +43,8 @@ def evidence_only(summary: Summary) -> Summary:
 
 
 UNCOUNTED = (
-    "Work out each operator's FLOP per byte from its shapes: they are listed here once your answers"
-    " are committed."
+    "Work out each operator's FLOP per byte from its shapes: they are listed here once a check has"
+    " judged your answers."
 )
 NO_SHAPES = (
     "This capture has no shapes, which FLOP per byte are counted from: pass record_shapes=True to"
@@ -52,14 +52,14 @@ NO_SHAPES = (
 )
 
 
-def without_intensities(summary: Summary, *, blind: bool) -> Summary:
-    """Return the summary of a capture from whose shapes the reader counts FLOP per byte: while
-    `blind` without them, and always with why they are missing.
+def without_intensities(summary: Summary, *, judged: bool) -> Summary:
+    """Return the summary of a capture from whose shapes the reader counts FLOP per byte: without
+    them until the answers are `judged`, and always with why they are missing.
     """
     roofline = summary.roofline
     if not roofline.rows:
         roofline = Roofline(note=NO_SHAPES)
-    elif blind:
+    elif not judged:
         roofline = Roofline(note=UNCOUNTED)
     return msgspec.structs.replace(summary, roofline=roofline)
 

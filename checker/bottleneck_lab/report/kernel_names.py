@@ -29,6 +29,7 @@ _UNTELLING = re.compile(r"Params|Array|Opaque|Metadata|Calculator|Load|Store|Pol
 _SPACES = re.compile(r"^(?:at::native::|\(anonymous namespace\)::|anonymous::)+")
 # `ncclKernel_allreduce (emulated: modelled link, not NCCL)`
 _EMULATED_LINK = re.compile(r"^ncclKernel_(\w+) \(emulated: .*\)$")
+_EMULATED = "emulated: "
 _LINE = re.compile(r"(.+)(\(\d+(?:-\d+)?\): .+)$")
 _LEAST_OF_FILE = 8
 # Names that say nothing without the one before them.
@@ -43,13 +44,14 @@ def short_name(name: str) -> str:
     """
     if match := _EMULATED_LINK.match(name):
         return f"{match[1]} (emulated)"
-    parts = _parts(name)
+    mark = _EMULATED * name.startswith(_EMULATED)
+    parts = _parts(name.removeprefix(mark))
     if parts is None:
         return name
     base, arguments = parts
     if not arguments:
-        return base
-    return f"{base}<{', '.join(_purpose(arguments)) or '…'}>"
+        return mark + base
+    return f"{mark}{base}<{', '.join(_purpose(arguments)) or '…'}>"
 
 
 def cut_name(name: str, room: int, ellipsis: str = "…") -> str:
@@ -86,7 +88,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 def _kept_apart(names: Sequence[str]) -> list[str]:
     """Return the short names, with the fewest words of their arguments in which all differ."""
-    parts = [_parts(name) for name in names]
+    parts = [_parts(name.removeprefix(_EMULATED)) for name in names]
     words = [_WORD.findall(", ".join(each[1])) if each else [] for each in parts]
     kept: list[tuple[str, ...]] = [() for _ in names]
     for column in zip_longest(*words, fillvalue=""):

@@ -15,9 +15,13 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.commands import doctor
 from bottleneck_lab.course import captures
 from bottleneck_lab.course.captures import read_capture
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.start import start_workspace
+
+from ..report.made_up import slow
 
 CPU = Machine("Fast CPU", {"fp32": 90e9}, 18e9, [CacheLevel("L1", 16384, 200e9)], 2, "2026-01-02")
 
@@ -114,17 +118,21 @@ def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("blind", "rows", "told"),
+    ("blind", "judged", "rows", "told"),
     [
-        (True, True, "they are listed here once your answers are committed"),
-        (False, True, "aten::mm fp32"),
-        (False, False, "This capture has no shapes"),
-        (True, False, "This capture has no shapes"),
+        (True, False, True, "they are listed here once a check has judged your answers"),
+        (False, False, True, "they are listed here once a check has judged your answers"),
+        (False, True, True, "aten::mm fp32"),
+        (False, True, False, "This capture has no shapes"),
+        (True, False, False, "This capture has no shapes"),
     ],
 )
-def test_a_lab_that_asks_for_flop_per_byte_shows_them_once_they_are_answered(
-    stored, monkeypatch, tmp_path, capsys, blind, rows, told
+def test_a_lab_that_asks_for_flop_per_byte_shows_them_once_answers_are_judged(
+    stored, monkeypatch, tmp_path, capsys, blind, judged, rows, told
 ):
+    result = CriterionResult("bounds", "diagnosis", holds=False if judged else None, sentence="")
+    verdict = msgspec.structs.replace(slow(), criteria=[result])
+    monkeypatch.setattr(captures, "load_attempts", lambda _: [Attempt(1, verdict, tmp_path)])
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
     workspace.captures.mkdir(parents=True)
@@ -138,7 +146,7 @@ def test_a_lab_that_asks_for_flop_per_byte_shows_them_once_they_are_answered(
     render_summary(summary, Console(width=100))
     shown = " ".join(capsys.readouterr().out.split())
     assert told in shown
-    assert ("aten::mm fp32" in shown) == (not blind and rows)
+    assert ("aten::mm fp32" in shown) == (judged and rows)
 
 
 @pytest.mark.parametrize("others", [0.0, 1.8])
@@ -152,3 +160,15 @@ def test_figures_measured_beside_other_programs_say_so_here_and_in_reports(
     monkeypatch.setattr(captures, "stored_ceilings", lambda *_: machine)
     note = read_capture(capture_of(tmp_path / "mine", "Fast CPU")).roofline.note
     assert ("Other programs kept 1.8 cores busy" in note) == (others > 0)
+
+
+@pytest.mark.parametrize("others", [0.0, 1.8])
+def test_more_than_the_arithmetic_ceiling_means_that_it_was_measured_too_low(
+    stored, monkeypatch, tmp_path, others
+):
+    low = {name: rate / 1e3 for name, rate in CPU.flops.items()}
+    machine = msgspec.structs.replace(CPU, flops=low, disturbed_by=others)
+    monkeypatch.setattr(captures, "stored_ceilings", lambda *_: machine)
+    note = read_capture(capture_of(tmp_path / "mine", "Fast CPU")).roofline.note
+    assert note.count("`lab doctor --measure --again`") == 1
+    assert "cache" not in note

@@ -14,8 +14,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from bottleneck_lab.capture.recording import Captured, CommandEnd
 from bottleneck_lab.cli import SECTIONS, app, module_of
+from bottleneck_lab.commands import profile
 from bottleneck_lab.errors import ExitCode
+
+from ..report import made_up_capture
 
 MINI = Path(__file__).parents[2] / "integration" / "mini"
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
@@ -136,3 +140,17 @@ def test_a_question_left_unanswered_ends_as_an_interruption_and_says_so_once(mon
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == ExitCode.INTERRUPTED
     assert "Aborted" not in result.output
+
+
+def test_a_program_of_ones_own_takes_no_device():
+    words = ["profile", "-d", "virtual", "--", "python", "train.py"]
+    refused = CliRunner().invoke(app, words).exception
+    assert "--device is for a lab's own workload" in str(refused)
+
+
+def test_nothing_comes_next_after_a_program_that_failed(capsys, tmp_path):
+    for status in (1, 0):
+        ended = CommandEnd(status, False, False, 1.0, "")
+        timeline = made_up_capture.capture()
+        profile._show(Captured([], "x", ended), timeline, "torch", tmp_path, json=False)
+        assert ("Next: " in capsys.readouterr().out) == (status == 0)

@@ -17,6 +17,7 @@ from bottleneck_lab.grading.cases import (
     evidence_of,
     grade_case,
     habits,
+    question_about,
     streak,
 )
 from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
@@ -175,6 +176,25 @@ def test_no_share_of_a_busy_device_is_what_a_fix_gains():
     result = grade_case(case, answers, {"busy_share": 0.99})[-1]
     assert not result.holds
     assert "Amdahl" not in result.sentence
+
+
+def test_the_evidence_of_a_busy_device_is_what_the_fix_saves():
+    case = Case("c", "C", 1, "", "", "memory-bound", 10.0, {}, [replaced(gain=1.4)])
+    answers = {"cause": "memory-bound", "line": 54, "gain": 1.4}
+    right, wrong = (
+        grade_case(case, {**answers, "evidence": share}, {"busy_share": 0.993})[1]
+        for share in (0.29, 0.993)
+    )
+    assert (right.holds, wrong.holds) == (True, False)
+    assert right.sentence == "You read 29.0%; the fix saves 28.6%."
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_who_has_named_a_cause_is_asked_for_its_own_evidence(cause: str):
+    about = {each.id: question_about(each, cause).measure for each in QUESTIONS}
+    assert about["evidence"].endswith("Within 4 points counts.")
+    assert about["evidence"].count(".") == 2, "one sentence"
+    assert about["line"] == next(each.measure for each in QUESTIONS if each.id == "line")
 
 
 def replaced(**fields: float) -> Switch:

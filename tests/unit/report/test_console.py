@@ -28,7 +28,7 @@ from bottleneck_lab.analysis.selection import (
     ThreadUse,
 )
 from bottleneck_lab.analysis.summary import analyse, summarise
-from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.catalog import CriterionSpec, content_root
 from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult
@@ -724,3 +724,22 @@ def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
     beside = [replace(wait, busy_ns=1_900_000), other]
     text = draw(render_summary, replace(summary, syncs=beside))
     assert "The device works during most of this" in text, "however long it is idle elsewhere"
+
+
+def test_kernels_whose_names_say_more_than_operators_are_listed_on_the_emulated_device(draw):
+    trace = content_root() / "datasets" / "cases" / "roof-tiles" / "trace.json.gz"
+    summary = summarise(load(trace))
+    assert "nchwToNhwcKernel" in draw(render_summary, evidence_only(summary))
+    named = [
+        replace(row, name=f"emulated: {row.name.removeprefix('aten::')}", total_ns=row.total_ns)
+        for row in summary.kernels[:1]
+    ]
+    operators = [replace(summary.operators[0], name=f"aten::{named[0].name[10:]}")]
+    plain = replace(summary, kernels=named, operators=operators)
+    assert "each is one of the operators below" in draw(render_summary, evidence_only(plain))
+
+
+def test_copies_beside_layout_conversions_are_named():
+    trace = content_root() / "datasets" / "cases" / "roof-tiles" / "trace.json.gz"
+    finding = next(f for f in summarise(load(trace)).findings if f.id == "layout-conversions")
+    assert "Copies by contiguous() or clone() take another 8.8%" in finding.evidence

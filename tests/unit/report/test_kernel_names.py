@@ -115,3 +115,9 @@ def test_a_line_that_is_cut_keeps_its_number():
     """Lines of one file and function differ in nothing else."""
     cut = [cut_name(f"modeling_bert.py({n}): forward", 27) for n in (364, 465)]
     assert cut == ["modeling…t.py(364): forward", "modeling…t.py(465): forward"]
+
+
+def test_an_emulated_kernel_is_shortened_like_a_real_one():
+    name = "emulated: void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>"
+    assert short_name(name) == "emulated: nchwToNhwcKernel<…>"
+    assert short_name("emulated: mm") == "emulated: mm"

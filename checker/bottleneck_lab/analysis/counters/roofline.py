@@ -149,7 +149,14 @@ def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofli
                 ceiling_share=share,
             )
         )
-    if any(row.ceiling_share > ABOVE_MEMORY for row in rows):
+    beyond = [row for row in rows if row.ceiling_share > ABOVE_MEMORY]
+    if measured and any(row.bound == "compute-bound" for row in beyond):
+        if not measured.disturbed_by:  # else the note says so already
+            note += (
+                " Beyond 100% of the arithmetic: the ceiling was probably measured too low, beside"
+                " other programs. `lab doctor --measure --again` measures it anew."
+            )
+    elif beyond:
         note += (
             " Beyond 100%: the data came from a cache, or less was computed or moved than the"
             " shapes imply."

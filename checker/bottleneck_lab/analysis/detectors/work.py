@@ -350,6 +350,30 @@ def kernels_like(
     return detect
 
 
+_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
+
+
+def layout_conversions(seen: Evidence) -> list[Detection]:
+    """Detect conversions between memory layouts, and name the copies that go with them: one that
+    contiguous() makes is an `aten::clone`, which may have other reasons.
+    """
+    clones_ns = sum(row.device_self_ns for row in seen.operators if row.name == "aten::clone")
+    share, beside = clones_ns / seen.time_ns, ""
+    if share >= _NAMED_SHARE:
+        beside = (
+            f" Copies by contiguous() or clone() take another {share:.1%}, which is not counted in"
+            " the gain: those that only change the layout go, too."
+        )
+    return [
+        msgspec.structs.replace(each, evidence=each.evidence + beside)
+        for each in kernels_like(_LAYOUT, 0.10, "layout conversions")(seen)
+    ]
+
+
+_NAMED_SHARE = 0.02
+"""Copies that take less of the time than this are not worth a sentence."""
+
+
 def unused_tensor_cores(seen: Evidence) -> list[Detection]:
     """Detect fp32 matrix kernels on devices that have something faster for them."""
     cores = [
