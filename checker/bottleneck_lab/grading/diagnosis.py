@@ -56,10 +56,9 @@ _HELD_BY = {
 
 _CORRECTED = "It was wrong in your first diagnosis, which is the one that counts."
 RESTED_ON_WRONG_CAUSE = (
-    "It is unchanged, but rested on a wrong cause in your first diagnosis, which is the one that"
-    " counts."
+    "It was not judged in your first diagnosis, which is the one that counts: the cause was wrong."
 )
-"""Of an answer that is judged by the cause beside it, which alone was corrected."""
+"""Of an answer that is judged by the cause beside it, which was corrected."""
 
 
 def grade_diagnosis(
@@ -85,8 +84,8 @@ def grade_diagnosis(
         if question.predicts_gain and result.holds:
             continue
         if result.holds and not at_first[question.id].holds:
-            is_same = answers.get(question.id) == (first or {}).get(question.id)
-            why = RESTED_ON_WRONG_CAUSE if is_same else _CORRECTED
+            rested = at_first[question.id].sentence == _rests_on(question)
+            why = RESTED_ON_WRONG_CAUSE if rested else _CORRECTED
             result = msgspec.structs.replace(
                 result, sentence=f"{result.sentence} {why}", corrected=True
             )
@@ -113,10 +112,14 @@ def _grade_all(
         result = _grade(question, answers, solution.get(question.id), seen)
         choice = results.get(question.follows or "")
         if choice is not None and not choice.holds and not form_problem(question, answer):
-            sentence = f"{question.id}: It rests on your `{question.follows}`: correct that first."
-            result = msgspec.structs.replace(result, holds=False, sentence=sentence)
+            result = msgspec.structs.replace(result, holds=False, sentence=_rests_on(question))
         results[question.id] = result
     return results
+
+
+def _rests_on(question: QuestionSpec) -> str:
+    """Return the sentence about an answer whose choice is wrong."""
+    return f"{question.id}: It rests on your `{question.follows}`: correct that first."
 
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:
@@ -346,7 +349,7 @@ def describe_reading(
         busy = seen.figures["busy_share"]
         return (
             f"The tool: {most:.2f}x at most, from the {1 / most:.0%} busy that a check counts from."
-            f" This capture, at {busy:.0%}, would promise {largest:.2f}x."
+            f" The diagnosed capture, {busy:.0%} busy, would promise {largest:.2f}x."
         )
     return (
         "The tool: with the costliest finding gone and the work as it is, it would be about"

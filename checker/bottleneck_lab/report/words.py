@@ -21,6 +21,7 @@ from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import criterion_label, recorded_lab
+from bottleneck_lab.catalog.spec import CriterionSpec
 from bottleneck_lab.grading.calibration import describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import (
@@ -338,18 +339,20 @@ def format_measured(criterion: CriterionResult) -> str:
 
 def describe_miss(verdict: Verdict, criterion: CriterionResult) -> str:
     """Return the sentence of a criterion that is missed or open. Where it names a fault after the
-    criterion's whole text, the short label stands for that text.
+    criterion's whole text, the short label and the target stand for that text.
     """
     lab = recorded_lab(verdict.lab)
     device = lab.spec.devices.get(verdict.device) if lab else None
     for spec in device.criteria if device else []:
         text = f"Not met: {describe_criterion(spec)}. "
         if spec.id == criterion.id and criterion.sentence.startswith(text):
-            return f"{spec.label or spec.id}: {criterion.sentence.removeprefix(text)}"
+            target = format_target(spec)
+            wanted = f"wanted {target}; " if target else ""
+            return f"{spec.label or spec.id}: {wanted}{criterion.sentence.removeprefix(text)}"
     return criterion.sentence
 
 
-def format_target(criterion: CriterionResult) -> str:
+def format_target(criterion: CriterionResult | CriterionSpec) -> str:
     """Return the target with its direction, such as `at least 80%`; empty if the criterion has
     none.
     """

@@ -9,6 +9,7 @@ from bottleneck_lab import compare, load, summarise
 from bottleneck_lab.analysis.detectors.work import uneven_steps
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.grading.figures import figures_of
+from bottleneck_lab.report.breakdown import describe_side_by_side
 from bottleneck_lab.report.comparison_words import describe_samples
 from bottleneck_lab.wording import list_numbers
 
@@ -256,6 +257,16 @@ def test_kernels_side_by_side_have_shares_of_their_summed_time(make, tmp_path):
     text = text_of(summary)
     assert "100.0%" in text
     assert "Kernels ran side by side" in text
+
+
+def test_kernels_of_one_stream_that_overlap_by_rounding_are_not_side_by_side(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        step_of(run, number, streams=2)
+    summary = summary_of(tmp_path, run)
+    one = [msgspec.structs.replace(use, streams=1) for use in summary.devices]
+    assert describe_side_by_side(msgspec.structs.replace(summary, devices=one)) == ""
+    assert describe_side_by_side(summary)
 
 
 def in_halves(events: list[dict], named: bool = True) -> list[dict]:

@@ -198,6 +198,9 @@ def test_the_right_figure_of_another_cause_is_no_evidence():
     cause, evidence = (result.sentence for result in results)
     assert "It was wrong in your first diagnosis" in cause
     assert evidence.endswith(RESTED_ON_WRONG_CAUSE), "only the cause was corrected"
+    figure = {**first, WAIT.id: 0.61}
+    results, _ = grade_diagnosis([CAUSE, share], now, {CAUSE.id: "input"}, seen(), figure)
+    assert results[-1].sentence.endswith(RESTED_ON_WRONG_CAUSE), "nobody judged the other figure"
 
 
 @pytest.mark.parametrize("lab", load_labs().values(), ids=lambda lab: lab.slug)
@@ -470,7 +473,7 @@ def test_a_prediction_is_held_against_the_most_that_a_check_can_measure():
     figures = CaptureFigures({"largest_gain_ratio": 4.72, "busy_share": 0.21}, 1_000, lambda _: {})
     reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
     assert reading.startswith("The tool: 2.50x at most, from the 40% busy")
-    assert reading.endswith("This capture, at 21%, would promise 4.72x.")
+    assert reading.endswith("The diagnosed capture, 21% busy, would promise 4.72x.")
     figures = CaptureFigures({"largest_gain_ratio": 1.8, "busy_share": 0.5}, 1_000, lambda _: {})
     reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
     assert "about 1.80x as fast" in reading

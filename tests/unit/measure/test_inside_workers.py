@@ -77,3 +77,25 @@ def test_a_worker_of_another_epoch_is_another_process_and_its_code_is_listed_onc
         f"DataLoader worker 0, process {number} of 2 (epochs start their own)" for number in (1, 2)
     ]
     assert summary.lines == [], "the workers' own list has them"
+
+
+def test_a_workers_mean_batch_leaves_out_cut_ones_and_its_lines_may_overlap_by_rounding(tmp_path):
+    def row(name, category, tid, begin, length):
+        place = {"pid": tid, "tid": tid, "args": {}}
+        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length} | place
+
+    label = {"name": "DataLoader worker 0"}
+    events = [
+        row("ProfilerStep#1", "user_annotation", 1, 0, 100),
+        {"ph": "M", "name": "thread_name", "pid": 2, "tid": 2, "args": label},
+        row("batch of 16", "user_annotation", 2, 0, 60),
+        row("batch of 16", "user_annotation", 2, 60, 30),
+        row("batch of 16", "user_annotation", 2, 95, 20),
+        row("train.py(7): __getitem__", "python_function", 2, 0, 30.001),
+        row("train.py(8): __getitem__", "python_function", 2, 30, 30),
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    (use,) = summarise(load(path)).workers
+    assert (use.batches, use.batch_ns) == (2, 45_000)
+    assert [line.time_ns for line in use.lines] == [30_001, 30_000]

@@ -144,7 +144,7 @@ def test_the_card_says_which_answers_were_corrected(draw):
     assert "points" not in text, "outside a cohort nobody grades"
     rested = replace(answer, sentence=f"evidence: 60%. {RESTED_ON_WRONG_CAUSE}")
     text = draw(render_verdict, replace(made_up.passed(), criteria=[rested]))
-    assert "unchanged, but it rested on a wrong cause at first" in " ".join(text.split())
+    assert "not judged at first, because the cause was wrong" in " ".join(text.split())
 
 
 def test_what_was_not_measured_is_named_once_a_reason_and_is_no_doubt(draw):

@@ -142,6 +142,15 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
     assert sentence.endswith(end)
 
 
+def test_a_fault_has_the_target_that_it_misses():
+    spec = find_lab("timing-pitfalls").spec.devices["virtual"].criteria[0]
+    verdict = msgspec.structs.replace(made_up.slow(), lab="timing-pitfalls", device="virtual")
+    missed = grade_check(spec, "49 of 50 are further off", 50)
+    assert words.describe_miss(verdict, missed) == (
+        "worst error of an estimate: wanted at most 5%; 49 of 50 are further off."
+    )
+
+
 def test_a_fault_stands_behind_the_label_of_its_criterion():
     (spec,) = [
         each

@@ -16,6 +16,9 @@ from bottleneck_lab.trace.timeline import Timeline, different
 LINES = 12
 """So many lines are listed of a worker."""
 
+_ROUNDED_NS = 1000
+"""Rows that follow each other may overlap by what rounding leaves."""
+
 _START = re.compile(r"^DataLoader starts its workers: (\d+) on (\d+) cores, (kept|ended)")
 _IN_WORKERS = re.compile(r"^enumerate\(DataLoader\)#_MultiProcessing")
 _WORKER = re.compile(r"^DataLoader worker (\d+)$")
@@ -33,7 +36,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 class WorkerUse(msgspec.Struct, frozen=True):
     """One worker process: how many batches it made, how long one took, and the part of the time in
-    which it was at work on one.
+    which it was at work on one. Batches that the window cuts count only where none is whole.
     """
 
     rank: int
@@ -108,11 +111,15 @@ def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
         mine = (timeline.ranges.thread == thread) & (timeline.ranges.end > window.start)
         busy = iv.clip(union_of(timeline.ranges, mine), *window)
         if busy.total:
-            count = int(mine.sum())
+            starts, ends = timeline.ranges.start[mine], timeline.ranges.end[mine]
+            whole = (starts >= window.start) & (ends < window.end)
+            count, spent = int(mine.sum()), busy.total
+            if whole.any():
+                count, spent = int(whole.sum()), int((ends - starts)[whole].sum())
             rank = int(timeline.ranges.rank[mine][0])
             lines = _lines(timeline, thread, busy)
             share = busy.total / max(window.length, 1)
-            workers.append(WorkerUse(rank, worker, count, busy.total // count, share, lines))
+            workers.append(WorkerUse(rank, worker, count, spent // count, share, lines))
     return sorted(workers, key=lambda use: -use.busy_share)
 
 
@@ -124,7 +131,7 @@ def _lines(timeline: Timeline, thread: int, busy: iv.Intervals) -> list[WorkerLi
         return []
     rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
     reached = np.maximum.accumulate(table.end[rows])
-    outer = rows[np.concatenate(([True], table.start[rows][1:] >= reached[:-1]))]
+    outer = rows[np.concatenate(([True], table.start[rows][1:] >= reached[:-1] - _ROUNDED_NS))]
     times = {}
     for name in np.unique(table.name[outer]).tolist():
         mine = outer[table.name[outer] == name]

@@ -133,7 +133,7 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         if criterion.corrected is True:
             figure = "corrected after your first diagnosis"
             if criterion.sentence.endswith(RESTED_ON_WRONG_CAUSE):
-                figure = "unchanged, but it rested on a wrong cause at first"
+                figure = "not judged at first, because the cause was wrong"
         sheet.line(
             f"{label}{f': {figure}' if figure else ''}",
             indent=1,
