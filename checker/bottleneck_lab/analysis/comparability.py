@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.intervals import blocks
 from bottleneck_lab.analysis.plateau import BUSY_CORES
+from bottleneck_lab.analysis.steps.window import BATCH
 from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES
 from bottleneck_lab.trace.names import CALIBRATED, is_host_modelled
 from bottleneck_lab.trace.timeline import (
@@ -129,6 +130,9 @@ def find_conditions(timeline: Timeline) -> Conditions:
     device, operators = timeline.device, timeline.operators
     names = _times(device, device.kind == ActivityKind.KERNEL, timeline.strings)
     names += _times(operators, np.ones(len(operators), dtype=bool), timeline.strings)
+    # A server's batches of other sizes are the same work.
+    for name in [name for name in names if BATCH.search(name)]:
+        names[BATCH.sub("batch", name)] += names.pop(name)
     return Conditions(
         dict(devices),
         frozenset(recorded),

@@ -17,11 +17,11 @@ from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.catalog import QuestionSpec, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say, say_next
-from bottleneck_lab.commands.where import say_next_step
+from bottleneck_lab.commands.where import say_next_step, say_step
 from bottleneck_lab.course.captures import (
     AnalysedCapture,
     capture_figures,
@@ -59,6 +59,8 @@ from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.looks import note_report
+from bottleneck_lab.workspace.next_step import next_lab
+from bottleneck_lab.workspace.progress import load_progress
 
 EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
@@ -221,7 +223,7 @@ def _go_on(subject: Subject) -> None:
     elif subject.blind:
         say_next(subject.commit_with)
     elif subject.name:
-        say_next("lab case")
+        say_step(next_lab(load_labs(), load_progress()))
 
 
 def _choose_subject(captures: list[str], *, example: bool, recorded: str | None) -> Subject:
@@ -302,6 +304,8 @@ def _show(subject: Subject, *, whole: bool, json: bool) -> None:
     if pairs:
         render_counters(pairs, timeline.notes, console(), blind=subject.blind)
     else:
+        if subject.name:
+            say(f" {subject.name}", style="bold")
         render_summary(summary, console(), whole=whole)
     if subject.workspace and not subject.blind:
         _show_answers(subject.workspace, AnalysedCapture(subject.folder, analysis))

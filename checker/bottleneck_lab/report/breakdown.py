@@ -461,7 +461,8 @@ def describe_removal(
     elif part.key in ("communication", "copy"):
         reason = "what the host did meanwhile, such as launches, would still take its time"
     elif part.cause == "launch":
-        reason = f"queued kernels still pause for about {words.format_duration(PAUSE_NS)} each"
+        pause = words.format_duration(PAUSE_NS)
+        reason = f"between kernels that are queued the device still pauses for about {pause}"
     else:
         reason = "other work that ran beside it would still take its time"
     return f"{sentence} The other parts take {rest}{each}: {reason}."

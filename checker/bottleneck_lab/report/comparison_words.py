@@ -14,6 +14,7 @@ from bottleneck_lab.analysis.compare import (
 )
 from bottleneck_lab.analysis.host.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
+from bottleneck_lab.analysis.steps.window import BATCH
 from bottleneck_lab.grading.diagnosis import describe_check_ceiling
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
@@ -174,8 +175,8 @@ def _describe_scaling(comparison: Comparison) -> list[str]:
     if before == after:
         return []
     return [
-        f"The machine's speed at the time, and no edit, set the device to {before} a batch before"
-        f" and {after} after. All times are scaled to the first capture's device."
+        f"The device is set by the speed of the machine, not by an edit: {before} a batch before,"
+        f" {after} after. All times are scaled to the first capture's device."
     ]
 
 
@@ -291,14 +292,6 @@ def _describe_control(control: Control) -> str:
         f"The same code against itself came out at {control.ratio:.2f}x, with no part of it"
         " changed."
     )
-
-
-def describe_fixed(comparison: Comparison) -> str:
-    """State what a model charges whatever runs, by the names that the comparison shows for it;
-    empty where there is nothing of the kind.
-    """
-    shown = [change for group in GROUPS for change in shown_changes(comparison, group)]
-    return words.describe_fixed_prices(label_change(each, {}) for each in shown if each.fixed)
 
 
 def describe_ahead(changes: Sequence[FigureChange]) -> str:
@@ -487,7 +480,8 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
     """Return the changes of one group that are worth a line: those that moved most time, and of
-    what is new at least one. An emulated kernel beside its operator would be the same line twice.
+    what is new at least one. An emulated kernel beside its operator would be the same line twice,
+    and how many batches have which size is in the step's lines.
     """
     operators = {change.what for change in comparison.changes if change.group == "operator"}
     shown = []
@@ -497,6 +491,8 @@ def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
         else:
             worth = change.outcome != "same" or bool(change.was)
         if f"aten::{change.what.removeprefix(EMULATED_KERNEL)}" in operators:
+            worth = False
+        if change.group == "kernel" and BATCH.search(change.what):
             worth = False
         if change.group == group and (worth or group in ALWAYS or change.fixed):
             shown.append(change)

@@ -332,10 +332,7 @@ def _after_check(
             "It marks the answers that the last check found wrong. Correct them; then `lab check`.",
         )
     if WHEN_QUIET in last.advice:
-        return NextStep(
-            "lab check --when-quiet 10",
-            "The last check could not decide beside other programs; this one waits for them.",
-        )
+        return _after_disturbance(workspace, last, latest)
     if last.outcome in ("INCONCLUSIVE", "ERROR"):
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
@@ -345,6 +342,44 @@ def _after_check(
         correct = "Answers that the check found wrong are corrected by `lab diagnose`."
         step = NextStep(step.command, f"{step.why} {correct}")
     return step
+
+
+def _after_disturbance(workspace: Workspace, last: Verdict, latest: Path | None) -> NextStep:
+    """Return the step after a check that other programs kept from deciding: what leads on with the
+    code, where there is something, else a check that waits for them.
+    """
+    quiet = "lab check --when-quiet 10"
+    if workspace.lab.code_hash(workspace.root) != last.submission_hash:
+        step = _after_change(workspace, latest)
+        return NextStep(quiet, step.why) if step.command == "lab check" else step
+    if _misses_by_far(last):
+        step = _what_is_left(workspace)
+        why = "Your change is probably not enough, whatever a quiet machine shows: keep going."
+        return NextStep(step.command, f"{why} {step.why}")
+    return NextStep(
+        quiet, "The last check could not decide beside other programs; this one waits for them."
+    )
+
+
+_FAR = 1.5
+"""A figure misses its target by far if not even the better end of its interval, made so many times
+as good, would meet it.
+"""
+
+
+def _misses_by_far(last: Verdict) -> bool:
+    """Return True if all figures that a check left open miss their targets by far."""
+    open_ = [
+        each.high * _FAR < each.target
+        if each.direction == "at_least"
+        else each.low > each.target * _FAR
+        for each in last.criteria
+        if each.holds is None
+        and each.target is not None
+        and each.low is not None
+        and each.high is not None
+    ]
+    return bool(open_) and all(open_)
 
 
 def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> NextStep:

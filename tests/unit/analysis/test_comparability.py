@@ -201,18 +201,25 @@ def test_a_fixed_version_is_the_same_program(timeline_of, bottleneck):
     assert compare(slow, timeline_of("healthy", steps=12)).differences == []
 
 
-def served(path: Path, period_ms: float, batches: int = 30):
-    """A server with a batch of eight images every `period_ms`, half of that on the device."""
+def served(path: Path, period_ms: float, batches: int = 30, images: int = 8):
+    """A server with a batch of so many images every `period_ms`, half of that on the device."""
     events = []
     for number in range(batches):
         begin = number * period_ms
         events += [
             event("preprocess", begin, period_ms / 2),
             event("infer", begin + period_ms / 2, period_ms / 2),
-            batch(begin + period_ms / 2, period_ms / 2, 8),
+            batch(begin + period_ms / 2, period_ms / 2, images),
         ]
     path.write_text(json.dumps({"traceEvents": events}))
     return load(path)
+
+
+def test_batches_of_other_sizes_are_the_same_work(tmp_path):
+    slow, fast = tmp_path / "slow.json", tmp_path / "fast.json"
+    comparison = compare(served(slow, 64), served(fast, 32, images=7))
+    assert not comparison.differences
+    assert "inference (batch" not in printed(comparison)
 
 
 def test_a_server_is_compared_by_images(tmp_path):

@@ -263,10 +263,7 @@ def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     text = console.file.getvalue()
     assert re.search(r"^ charge .+fixed charge$", text, re.MULTILINE)
     assert [judge_change(each) for each in (idle, charged)] == ["charge", "charge"]
-    explained = f"'fixed charge' and '{price}' are what the model of the host charges"
-    assert " ".join(text.split()).count(explained) == 1
-    assert " ".join(text.split()).count("charges each step") == 1
-    assert "only how much of it the device's work hides" in " ".join(text.split())
+    assert "charges each step" not in text, "a report explains it"
 
 
 def test_where_every_run_has_the_same_times_steps_that_differ_leave_nothing_untold(timelines):
@@ -364,7 +361,7 @@ def test_a_device_that_the_machine_set_to_another_speed_is_no_difference(timelin
     assert {change.outcome for change in result.changes} == {"same"}
     assert result.calibrated_ns == (125e6, 100e6)
     first = describe_differences(result)[0]
-    assert "set the device to 125 ms a batch before and 100 ms after" in first
+    assert "not by an edit: 125 ms a batch before, 100 ms after" in first
     assert "A check calibrates the device anew" in " ".join(describe_samples(result))
     capped = describe_samples(msgspec.structs.replace(result, mean_speedup=4.7, check_ceiling=2.5))
     assert "A check measures 2.50x at most: it counts from" in " ".join(capped)

@@ -86,10 +86,12 @@ def test_a_diagnosis_does_not_go_by_a_capture_that_cannot_show_the_device(
 
 def test_the_example_is_a_real_gpu_capture_and_needs_no_workspace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     shown = CliRunner().invoke(app, ["report", "--example"])
     assert shown.exit_code == 0, shown.output
     assert "NVIDIA H200" in shown.output
-    assert "Next: lab case" in shown.output
+    assert shown.output.startswith(" Three steps of a training on an H200\n")
+    assert "Next: lab start " in shown.output
     figures = CliRunner().invoke(app, ["report", "--example", "--json"])
     summary = json.loads(figures.output)["summary"]
     assert summary["findings"][0]["id"] == "launch-bound"
@@ -253,9 +255,9 @@ def test_a_case_keeps_the_remedy_that_an_unchecked_lab_asks_for(workspace, tmp_p
 
 
 def test_the_tools_figures_are_of_the_same_capture_as_the_diagnosis(workspace, monkeypatch):
-    """Where a check has judged the cause as right: else none stands beside what rests on it."""
+    """Where a check has judged them as right: else none stands beside them."""
     shutil.copytree(workspace.captures / "0001-torch", workspace.captures / "0002-torch")
-    monkeypatch.setattr(report, "judged_answers", lambda *_: {"cause": True})
+    monkeypatch.setattr(report, "judged_answers", lambda *_: {"cause": True, "evidence": True})
     shown = " ".join(CliRunner().invoke(app, ["report"]).output.split())
     assert "It is about capture 0001-torch, and so are the tool's figures beside it;" in shown
 

@@ -127,7 +127,7 @@ def test_a_line_names_its_rank_where_there_are_several():
         ),
         (
             1.5,
-            "The other parts take 5.00 ms: queued kernels still pause for about 900 ns",
+            "The other parts take 5.00 ms: between kernels that are queued the device still pauses",
         ),
         (1.0, "would not make the run faster: something else"),
     ],

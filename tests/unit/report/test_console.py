@@ -743,3 +743,22 @@ def test_copies_beside_layout_conversions_are_named():
     trace = content_root() / "datasets" / "cases" / "roof-tiles" / "trace.json.gz"
     finding = next(f for f in summarise(load(trace)).findings if f.id == "layout-conversions")
     assert "Copies by contiguous() or clone() take another 8.8%" in finding.evidence
+
+
+def test_each_undecided_criterion_has_its_reason_and_the_same_one_is_not_repeated(draw):
+    def left_open(id_, why):
+        criterion = made_up.utilisation(0.8, 0.7, 0.9, holds=None)
+        return replace(criterion, id=id_, sentence=f"{id_} is high: undecided, because {why}.")
+
+    criteria = [left_open("rate", "it is noisy"), left_open("idle", "it is noisy")]
+    criteria.append(left_open("p99", "it is late"))
+    text = draw(render_verdict, replace(made_up.undecided(), criteria=criteria))
+    lines = [line.strip() for line in text.splitlines() if "is high" in line or "Undec" in line]
+    assert lines == [
+        "? rate is high.",
+        "Undecided, because it is noisy.",
+        "? idle is high.",
+        "Undecided, for the same reason.",
+        "? p99 is high.",
+        "Undecided, because it is late.",
+    ]

@@ -40,7 +40,7 @@ def test_the_plateau_is_drawn_and_its_figures_stand_beside_it():
     assert '<td class="number">15.5</td>' in page
     assert page.count(">–<") == 3, "of the last one p50 and p99, and over its column"
     assert "A latency is missing (–) where most clients had no second answer" in page
-    assert "Your server as it was captured, after the recording, which slows it." in page
+    assert "Your server without the recording, which slows it, under load from" in page
     answered = Plateau(64, PLATEAU.points[:2])
     assert "is missing" not in render_html(title="a server", plateau=answered)
 

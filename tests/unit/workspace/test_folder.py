@@ -771,6 +771,32 @@ class TestNextStep:
             record(workspace, verdict, folder)
         assert self.next(workspace) == "lab check --when-quiet 10"
 
+    @pytest.mark.parametrize(
+        ("high", "changed", "step"),
+        [(0.9, False, "edit"), (1.9, False, "when-quiet"), (1.9, True, "when-quiet")],
+    )
+    def test_a_disturbed_check_that_misses_by_far_leads_back_to_the_code(
+        self, workspace, high, changed, step
+    ):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        rate = CriterionResult("speedup", "target", None, "…", 0.8, 0.6, high, target=2.0)
+        code = workspace.root / "work.py"
+        code.write_text(f"{code.read_text()}\n")
+        verdict = msgspec.structs.replace(
+            make_verdict(Outcome.INCONCLUSIVE),
+            started_at="2036-11-21T09:00:00+00:00",
+            advice=[WHEN_QUIET],
+            criteria=[rate],
+            submission_hash=workspace.lab.code_hash(workspace.root),
+        )
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, verdict, folder)
+        if changed:
+            code.write_text(f"{code.read_text()}\n")
+        assert (step == "when-quiet") == (self.next(workspace) == "lab check --when-quiet 10")
+
     def test_where_there_is_no_timeline_the_output_is_what_one_looks_at(self, content):
         file = content / "labs" / "slow" / "lab.toml"
         file.write_text('evidence = "run"\n' + file.read_text())

@@ -277,7 +277,9 @@ def _handed(
             at, begun, ended = near[inside], start[inside], end[inside]
             length = pauses.lengths[at]
             shared = np.minimum(ended, pauses.end[at]) - np.maximum(begun, pauses.start[at])
-            most = np.minimum(HANDED_NS, (1 - HANDED_SHARE) * length)
+            most = (1 - HANDED_SHARE) * length
+            # What lies in the pause as a whole was made for it, however late the thread goes on.
+            most = np.where(begun < pauses.start[at], np.minimum(HANDED_NS, most), most)
             together = np.abs(pauses.end[at] - ended) <= most
             waits[at[together & (shared >= HANDED_SHARE * length)]] = True
         handed[cause] = pauses.where(waits)

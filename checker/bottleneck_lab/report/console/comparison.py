@@ -17,7 +17,6 @@ from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_ahead,
     describe_differences,
-    describe_fixed,
     describe_headline,
     describe_memory,
     describe_others,
@@ -86,7 +85,7 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
     """Print the changes of every group that has any worth a line. Of versions that cannot be told
     apart, the parts of which nothing can be told either are left to the page.
     """
-    kernels, fixed = kernel_labels(comparison), describe_fixed(comparison)
+    kernels = kernel_labels(comparison)
     is_told = comparison.outcome in ("better", "worse")
     for group in GROUPS:
         if not is_told and group not in ALWAYS and _is_open(comparison, group):
@@ -97,9 +96,6 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
         _print_changes(sheet, comparison, group, kernels)
-        if fixed and any(change.fixed for change in changes):
-            sheet.line(fixed, indent=1, style="dim")
-            fixed = ""  # said once
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
 

@@ -51,9 +51,7 @@ def render_verdict(
         if verdict.criteria:
             sheet.blank()
     reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
-    for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
-        _print_criterion(sheet, verdict, criterion)
-    _print_reasons(sheet, reached)
+    _print_criteria(sheet, verdict, reached)
     _print_unmeasured(sheet, verdict)
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [
@@ -98,11 +96,9 @@ def render_last_verdict(verdict: Verdict, console: Console) -> None:
     outcome = Text.assemble((str(verdict.outcome), f"bold {style}"))
     sheet.line(outcome.append(sheet.safe(f"  {words.headline(verdict)}")), indent=1)
     reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
-    for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
-        # A check's own count is nowhere else; other figures are in the capture and its page.
-        if criterion.holds is not True or _is_counted(criterion):
-            _print_criterion(sheet, verdict, criterion)
-    _print_reasons(sheet, reached)
+    # A check's own count is nowhere else; other figures are in the capture and its page.
+    shown = [each for each in reached if each.holds is not True or _is_counted(each)]
+    _print_criteria(sheet, verdict, shown)
     held = [
         criterion_label(verdict.lab, verdict.device, each.id)
         for each in reached
@@ -121,6 +117,21 @@ _NOTES = 2
 """Notes in the terminal: the first say most, and the rest is the same after every check."""
 
 _ORDER = {False: 0, None: 1, True: 2}
+
+
+def _print_criteria(sheet: Sheet, verdict: Verdict, criteria: Sequence[CriterionResult]) -> None:
+    """Print what fails, then what is open, each with the reason unless it has been given, then what
+    holds.
+    """
+    given = set[str]()
+    for criterion in sorted(criteria, key=lambda each: _ORDER[each.holds]):
+        _print_criterion(sheet, verdict, criterion)
+        if criterion.holds is None:
+            reason = criterion.sentence.partition(OPEN_BECAUSE)[2].rstrip(".")
+            why = f"because {reason or 'the target lies within what was measured'}"
+            why = "for the same reason" if reason in given else why
+            sheet.line(f"Undecided, {why}.", style="dim", indent=3)
+            given.add(reason)
 
 
 def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult) -> None:
@@ -144,7 +155,7 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
     text, because, _ = words.describe_miss(verdict, criterion).partition(OPEN_BECAUSE)
     if because and criterion.kind == "diagnosis":  # a fault that is not certain is none
         text = criterion_label(verdict.lab, verdict.device, criterion.id)
-    sentence = f"{text}: undecided" if because else text
+    sentence = f"{text}." if because else text
     sheet.line(sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
     if gauge:
@@ -155,15 +166,6 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         measured = words.format_measured(criterion)
         figure = "" if measured in sentence else f"  {measured}"
         sheet.line(Text.assemble((bar, style), sheet.safe(figure)), indent=3)
-
-
-def _print_reasons(sheet: Sheet, criteria: Sequence[CriterionResult]) -> None:
-    """Print why some of the criteria stayed open, each reason once."""
-    open_ = [each.sentence for each in criteria if each.holds is None]
-    reasons = {each.partition(OPEN_BECAUSE)[2].rstrip(".") for each in open_}
-    for reason in sorted(reasons):
-        why = f"because {reason}" if reason else "because the target lies within what was measured"
-        sheet.line(f"(? undecided, {why})", style="dim", indent=1)
 
 
 def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:

@@ -8,7 +8,6 @@ from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_ahead,
     describe_differences,
-    describe_fixed,
     describe_headline,
     describe_memory,
     describe_others,
@@ -45,7 +44,7 @@ def comparison_section(comparison: Comparison) -> Section:
         tag("p", f"Unreliable, because {reason}.", class_="warning")
         for reason in comparison.reasons
     ]
-    kernels, fixed = kernel_labels(comparison), describe_fixed(comparison)
+    kernels = kernel_labels(comparison)
     tables = []
     memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
     if memory:
@@ -83,9 +82,6 @@ def comparison_section(comparison: Comparison) -> Section:
                     numeric=set(range(1, len(head) - 1)),
                 )
             )
-        if fixed and any(change.fixed for change in changes):
-            tables.append(tag("p", fixed, class_="soft"))
-            fixed = ""  # said once
         if ahead := describe_ahead(changes):
             tables.append(tag("p", ahead, class_="soft"))
     findings = [

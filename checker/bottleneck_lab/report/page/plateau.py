@@ -46,8 +46,8 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
             )
         ),
         lead=(
-            "Your server as it was captured, after the recording, which slows it. It was under load"
-            f" from {plateau.clients} concurrent clients, one maximum batch size after another."
+            "Your server without the recording, which slows it, under load from"
+            f" {plateau.clients} concurrent clients, one maximum batch size after another."
             f" {_unmeasured(points)}{plateau.doubt}".rstrip()
         ),
     )
