@@ -730,7 +730,9 @@ def headline(verdict: Verdict) -> str:
     about_results = lab is not None and lab.spec.starter_fails == REASONS["correctness"]
     if missed and about_results and verdict.reason == REASONS["correctness"]:
         others = f" and {len(missed) - 1} more" if missed[1:] else ""
-        return f"missed: {missed[0]}{others}"
+        wrong = wrong_answers(verdict)
+        answers = f"; {counted(wrong, 'answer')} wrong" if wrong else ""
+        return f"missed: {missed[0]}{others}{answers}"
     unreached = any(
         each.kind == "correctness" and unmeasured_because(each) for each in verdict.criteria
     )

@@ -318,6 +318,9 @@ def test_where_results_are_what_a_lab_is_about_the_heading_names_the_first_that_
         "missed: width over an honest interval's"
     )
     assert words.headline(replace(wrong, criteria=[cost, width, share])).endswith(" and 1 more")
+    answer = CriterionResult("nightly", "diagnosis", False, "nightly: wrong.")
+    headline = words.headline(replace(wrong, criteria=[width, answer]))
+    assert headline.endswith("; 1 answer wrong"), "there is more to mend than the code"
     assert words.headline(replace(wrong, lab="stuttering-tagger", criteria=[width])) == (
         "wrong output"
     )
