@@ -642,8 +642,10 @@ def test_what_a_wait_is_for_is_shown_whole(draw):
     awaited = "Memcpy HtoD (Pageable -> Device)"
     rows = [replace(summary.syncs[0], line="train.py(31): train", awaited=awaited, awaited_ns=1)]
     rows = [replace(row, awaited_line="train.py(30): train") for row in rows]
-    text = " ".join(draw(render_summary, replace(summary, syncs=rows)).split())
+    code = {"train.py(31): train": "history.append(loss.item())"}
+    text = " ".join(draw(render_summary, replace(summary, syncs=rows, code=code)).split())
     assert f"for {awaited}, launched in train.py(30): train" in text
+    assert "train.py(31): history.append(loss.item())" in text, "whose source it is"
 
 
 def test_a_part_without_which_nothing_would_be_faster_says_so(draw):

@@ -359,11 +359,19 @@ def _waits(summary: Summary) -> list[tuple[str, int, str]]:
         (
             words.describe_wait(rows[0]),
             sum(row.total_ns for row in rows),
-            summary.code.get(line, ""),
+            _source(summary, rows[0]),
         )
-        for line, rows in of_line.items()
+        for rows in of_line.values()
     ]
     return sorted(waits, key=lambda wait: -wait[1])
+
+
+def _source(summary: Summary, row: SyncRow) -> str:
+    """Return the source of the line that waited, with its place where another line is named."""
+    code = summary.code.get(row.line, "")
+    if code and row.awaited_line not in ("", row.line):
+        return f"{row.line.partition(':')[0]}: {code}"
+    return code
 
 
 Row = tuple[str, float, str, str]
