@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bottleneck_lab.errors import MachineError
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import capture_of, lacks_parts
 from bottleneck_lab.workspace.folder import Workspace, now, read_json
@@ -32,8 +33,7 @@ def next_hint(workspace: Workspace) -> int:
     criteria = attempts[-1].verdict.criteria if attempts else []
     right = {each.id for each in criteria if each.holds}
     wrong = {each.id for each in criteria if each.holds is False}
-    captured = capture_of(workspace, workspace.lab.code_hash(workspace.root))
-    if captured and captured.name.endswith("-torch") and not lacks_parts(captured):
+    if _is_captured_whole(workspace):
         right |= {"genuine-capture"} - wrong
     after = 1 + max((hint.index for hint in load_hints(workspace)), default=-1)
     for index in range(after, len(hints)):
@@ -41,6 +41,17 @@ def next_hint(workspace: Workspace) -> int:
         if not until or not right.issuperset(until):
             return index
     return len(hints)
+
+
+def _is_captured_whole(workspace: Workspace) -> bool:
+    """Return True if torch.profiler captured the code as it is, and the capture lacks nothing."""
+    try:
+        captured = capture_of(workspace, workspace.lab.code_hash(workspace.root))
+        return (
+            captured is not None and captured.name.endswith("-torch") and not lacks_parts(captured)
+        )
+    except MachineError:  # a capture that cannot be read shows nothing
+        return False
 
 
 def take_hint(workspace: Workspace, opened: int | None = None) -> int | None:
