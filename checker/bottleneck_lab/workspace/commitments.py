@@ -159,14 +159,13 @@ def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) ->
         record = load_record(workspace)
         if record.commitments and record.commitments[-1].answers == dict(answers):
             return record
-        hints = len(workspace.lab.spec.hints)
         revealed_by: RevealedBy = ""
         if record.help.solution:
             revealed_by = "solution"
         elif record.help.revealed:
             revealed_by = "revealed"
-        elif hints and record.hints >= hints:
-            revealed_by = "hints"
+        elif any(hint.index == len(workspace.lab.spec.hints) - 1 for hint in load_hints(workspace)):
+            revealed_by = "hints"  # the last one: of those before it, needless ones are skipped
         made = Commitment(now(), dict(answers), capture, record.hints, revealed_by)
         record = msgspec.structs.replace(record, commitments=[*record.commitments, made])
         workspace.write_state("diagnoses.json", record.commitments)
