@@ -337,9 +337,15 @@ def judge(
     problem = None
     if late:
         problem = f"{_describe_late(late)}."
-        # The trials ended early: too few functions for another criterion to hold.
+        # The trials ended early: too few functions for another criterion to hold, and unless half of
+        # them are done, for one that counts many to be missed.
+        many = len(judged) >= (settings["quiet"] + settings["noisy"]) / 2
         short = f" Counted up to {late.name}, with which the check ended."
-        parts = {id_: (part[0] + short, *part[1:]) for id_, part in parts.items() if part[0]}
+        parts = {
+            id_: (part[0] + short, *part[1:])
+            for id_, part in parts.items()
+            if part[0] and (many or id_ == "cost")
+        }
     used = max((trial.share_used for trial in done), default=0.0)
     return {**parts, "budget": (problem, len(done), used)}
 

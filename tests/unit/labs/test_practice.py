@@ -129,6 +129,12 @@ def test_a_check_that_ended_early_says_up_to_where_it_counted():
         "Counted up to function 3 of 550, with which the check ended."
     )
     assert set(judged) == {"cost", "budget"}
+    missed = trial(1)
+    missed.missed_by = lambda nearly: 1.0
+    of_few = judge.judge([missed, trial(2, late=True)], settings_of(STOPWATCH))
+    assert "coverage" not in of_few
+    of_many = judge.judge([missed] * 300 + [trial(301, late=True)], settings_of(STOPWATCH))
+    assert "300 of 300 for steady functions do not" in of_many["coverage"][0]
 
 
 def test_the_brief_has_the_limits_of_the_check():
