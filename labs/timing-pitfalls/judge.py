@@ -337,8 +337,8 @@ def judge(
     problem = None
     if late:
         problem = f"{_describe_late(late)}."
-        # The trials ended early: too few functions for another criterion to hold, and unless half of
-        # them are done, for one that counts many to be missed.
+        # The trials ended early: too few functions for another criterion to hold, and unless half
+        # of them are done, for one that counts many to be missed.
         many = len(judged) >= (settings["quiet"] + settings["noisy"]) / 2
         short = f" Counted up to {late.name}, with which the check ended."
         parts = {
