@@ -101,7 +101,9 @@ def train(accelerator, photos, cache):
     _solution_train(_Paced(accelerator), photos, cache)
 """
 STRICTER = 0.85
-"""What idle-gpu asks for, and feeder's `data-wait`: `useful-utilisation` of 0.8 is not enough."""
+"""The share that idle-gpu and feeder's `data-wait` ask for: a `useful-utilisation` of 0.8 is not
+enough.
+"""
 
 Made = tuple[Lab, dict[str, str]]
 """The lab to check, with the files to lay over a fresh workspace of it."""

@@ -103,8 +103,8 @@ def command(
 
 
 class _Output:
-    """What a run prints. A reader that goes away, such as `head`, ends the command; where a thread
-    prints, only once the run has ended, since what it serves would wait for it.
+    """The terminal for a run's lines. A reader that goes away, such as `head`, ends the command;
+    where a thread prints, only once the run has ended, since what it serves would wait for it.
     """
 
     def __init__(self) -> None:

@@ -158,28 +158,41 @@ def test_the_model_s_fixed_charge_is_a_cause_of_its_own_beside_the_launches(tmp_
     assert finding.share_of_wall == pytest.approx(launch.idle_ns / use.working_ns)
 
 
+class Threads:
+    """A trace of a program's threads, whose turns begin every 110 ms."""
+
+    def __init__(self) -> None:
+        self.events: list[dict] = []
+
+    def add(self, category: str, name: str, start: float, us: float, tid: int) -> None:
+        row = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": us}
+        number = {"correlation": 1 + start // 110_000, "device": 0}
+        self.events.append({**row, "pid": 1, "tid": tid, "args": number})
+
+    def run(self, at: int) -> None:
+        """A batch of 9 ms on the device, and the wait for it."""
+        self.add("cuda_runtime", "cudaLaunchKernel", at, 5, tid=1)
+        self.add("kernel", "gemm", at + 10, 9_000, tid=7)
+        self.add("cuda_runtime", "cudaStreamSynchronize", at + 20, 9_500, tid=1)
+
+    def summary(self, folder):
+        (folder / "x.json").write_text(json.dumps({"traceEvents": self.events}))
+        return summarise(load(folder / "x.json"))
+
+
 @pytest.mark.parametrize(("ends_ms", "cause"), [(40, "input"), (44, "python")])
 def test_a_pause_that_ends_when_several_threads_have_shared_the_work_was_a_wait_for_them(
     tmp_path, ends_ms, cause
 ):
     """A pool decodes pictures one by one; where it reads ahead, some thread always does."""
-    events: list[dict] = []
-
-    def add(category: str, name: str, start: float, us: float, tid: int) -> None:
-        row = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": us}
-        number = {"correlation": 1 + start // 110_000, "device": 0}
-        events.append({**row, "pid": 1, "tid": tid, "args": number})
-
+    trace = Threads()
     for at in range(0, 1_320_000, 110_000):
         for turn in range(3):
             for tid in (2, 3):
                 begun = at + 10_500 + turn * ends_ms * 1000 * 0.8 + 3000 * tid
-                add("user_annotation", "preprocess", begun, ends_ms * 800 - 500, tid=tid)
-        add("cuda_runtime", "cudaLaunchKernel", at, 5, tid=1)
-        add("kernel", "gemm", at + 10, 9_000, tid=7)
-        add("cuda_runtime", "cudaStreamSynchronize", at + 20, 9_500, tid=1)
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    most = summarise(load(tmp_path / "x.json")).devices[0].gap_causes[0]
+                trace.add("user_annotation", "preprocess", begun, ends_ms * 800 - 500, tid=tid)
+        trace.run(at)
+    most = trace.summary(tmp_path).devices[0].gap_causes[0]
     assert most.cause == cause
     assert all(ns <= most.idle_ns for _, ns in most.inside)
 
@@ -199,20 +212,11 @@ def test_a_pause_that_ends_when_another_thread_is_done_was_a_wait_for_it(
     tmp_path, name, begins, ends, cause, evidence
 ):
     """A thread that waits for a batch in `queue.get()` records nothing."""
-    events: list[dict] = []
-
-    def add(category: str, name: str, start: float, us: float, tid: int) -> None:
-        row = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": us}
-        number = {"correlation": 1 + start // 110_000, "device": 0}
-        events.append({**row, "pid": 1, "tid": tid, "args": number})
-
+    trace = Threads()
     for at in range(0, 1_320_000, 110_000):
-        add("user_annotation", name, at + begins * 1000, (ends - begins) * 1000, tid=2)
-        add("cuda_runtime", "cudaLaunchKernel", at, 5, tid=1)
-        add("kernel", "gemm", at + 10, 9_000, tid=7)
-        add("cuda_runtime", "cudaStreamSynchronize", at + 20, 9_500, tid=1)
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    summary = summarise(load(tmp_path / "x.json"))
+        trace.add("user_annotation", name, at + begins * 1000, (ends - begins) * 1000, tid=2)
+        trace.run(at)
+    summary = trace.summary(tmp_path)
     finding = summary.findings[0]
     most = summary.devices[0].gap_causes[0]
     assert (most.cause, most.sure) == (cause, "likely" if cause == "input" else "unsure")

@@ -13,7 +13,15 @@ from bottleneck_lab.report.breakdown import describe_side_by_side
 from bottleneck_lab.report.comparison_words import describe_samples
 from bottleneck_lab.wording import list_numbers
 
-from .test_report_variants import job_of, joined, loop, summary_of, write
+from .test_report_variants import (
+    end_step,
+    job_of,
+    joined,
+    loop,
+    summary_of,
+    summary_of_ranks,
+    write,
+)
 from .test_reports import finding, idle_shares, text_of
 
 
@@ -74,9 +82,7 @@ def in_stages(make, tmp_path, ranks: int = 4, parts: int = 4, steps: int = 5):
                         work(runs[sender], us)
                     joined([runs[at], runs[at + 1]], 20.0, f"pp{at}", "ncclDevKernel_SendRecv")
                     work(runs[receiver], us)
-        for run, begin in zip(runs, begins, strict=True):
-            run.wait()
-            run.range(f"ProfilerStep#{number}", begin)
+        end_step(runs, begins, number)
     for run in runs:
         write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=ranks))
     return summarise(load(tmp_path / "job"))
@@ -117,9 +123,7 @@ def test_gathered_parameters_are_not_advised_as_gradients_are(make, tmp_path):
             for run in runs:
                 work(run, 100.0)
             joined(runs, 900.0, "0", f"ncclDevKernel_{kind}")
-        for run, begin in zip(runs, begins, strict=True):
-            run.wait()
-            run.range(f"ProfilerStep#{number}", begin)
+        end_step(runs, begins, number)
     for run in runs:
         write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
     only = finding(summarise(load(tmp_path / "job")), "communication-exposed")
@@ -270,7 +274,7 @@ def test_kernels_of_one_stream_that_overlap_by_rounding_are_not_side_by_side(mak
 
 
 def in_halves(events: list[dict], named: bool = True) -> list[dict]:
-    """What a host did as a beginning (B) and an end (E) each, in the order of a file."""
+    """Events of a host as a beginning (B) and an end (E) each, in the order of a file."""
     halves = []
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         if event["cat"] in ("cpu_op", "user_annotation", "cuda_runtime"):
@@ -415,12 +419,8 @@ def test_the_start_up_of_another_rank_is_in_no_step(make, tmp_path):
                 run.add("cuda_runtime", "cudaFree", run.host - startup_us, startup_us)
             work(run, 480.0)
         joined(runs, 200.0, "0")
-        for run, begin in zip(runs, begins, strict=True):
-            run.wait()
-            run.range(f"ProfilerStep#{number}", begin)
-    for run in runs:
-        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
-    summary = summarise(load(tmp_path / "job"))
+        end_step(runs, begins, number)
+    summary = summary_of_ranks(tmp_path, runs)
     assert summary.findings == []
     assert summary.step_mean_ns == pytest.approx(5e6, rel=0.02)
     assert summary.startup_in_step_ns == pytest.approx(2e9, rel=0.01)

@@ -258,9 +258,7 @@ def test_on_hosts_too_the_late_rank_is_the_one_that_comes_last(make, tmp_path):
                 run.add("user_annotation", "gloo:all_reduce", start, length, make.WORKER)
             run.host = max(joined) + 400.0
             run.range(f"ProfilerStep#{number}", begin)
-    for run in runs:
-        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
-    summary = summarise(load(tmp_path / "job"))
+    summary = summary_of_ranks(tmp_path, runs)
     late = summary.collective_waits.late[0]
     assert (late.rank, late.doing) == (1, "input")
     assert late.waiting_ns == pytest.approx(8 * 6_000_000, rel=0.05)
@@ -316,9 +314,7 @@ def test_a_rank_that_is_late_for_a_reported_cause_hides_no_other(make, tmp_path)
             run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", length, stream=24, after=joined)
             run.wait()
             run.range(f"ProfilerStep#{number}", begin)
-    for run in runs:
-        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=3))
-    summary = summarise(load(tmp_path / "job"))
+    summary = summary_of_ranks(tmp_path, runs)
     assert [each.id for each in summary.findings] == ["input-starved", "straggler"]
     assert summary.findings[0].title == "The device waits for data, on rank 0"
     assert summary.findings[0].expected_gain_ratio == pytest.approx(1.5, abs=0.05)
@@ -336,6 +332,20 @@ def joined(runs, us: float, group: str, name: str = ALL_REDUCE) -> None:
         run.launch(name, length, stream=24, after=since)
         run.events[-1]["args"] |= {"Process Group Name": group, "In msg nelems": 1024}
         run.tail = dict.fromkeys(run.tail, since + length)
+
+
+def end_step(runs, begins, number: int) -> None:
+    """All ranks wait for their devices, and end a step that began at these times."""
+    for run, begin in zip(runs, begins, strict=True):
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+
+
+def summary_of_ranks(folder, runs):
+    """The summary of a job, of which each rank wrote a file."""
+    for run in runs:
+        write(folder / "job", f"rank{run.rank}", run.trace(world_size=len(runs)))
+    return summarise(load(folder / "job"))
 
 
 def job_of(make, tmp_path, ranks: int, steps: int, work, *, step="ProfilerStep#{}", late=None):
@@ -395,9 +405,7 @@ def test_ranks_that_are_apart_in_all_steps_lose_no_time_at_their_start(make, tmp
             operators(run, number)
         joined(runs, 150.0, "0")
         runs[0].operator("aten::mm", "gemm_tensorop", 2_000.0)
-        for run, begin in zip(runs, begins, strict=True):
-            run.wait()
-            run.range(f"ProfilerStep#{number}", begin)
+        end_step(runs, begins, number)
     for run in runs:
         write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
     (only,) = summarise(load(tmp_path / "job")).findings
@@ -543,12 +551,8 @@ def test_who_waits_for_one_that_waits_is_charged_to_the_first(make, tmp_path):
             joined(runs[2:], 40.0, "2")
         joined(runs[::2], 300.0, "3")
         joined(runs[1::2], 300.0, "4")
-        for run, begin in zip(runs, begins, strict=True):
-            run.wait()
-            run.range(f"ProfilerStep#{number}", begin)
-    for run in runs:
-        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=4))
-    summary = summarise(load(tmp_path / "job"))
+        end_step(runs, begins, number)
+    summary = summary_of_ranks(tmp_path, runs)
     (late,) = [row for row in summary.collective_waits.late if row.waiting_ns > 300_000]
     assert (late.rank, late.doing) == (2, "computing")
     assert late.waiting_ns == pytest.approx(6 * 3 * 1_000_000, rel=0.03)

@@ -355,11 +355,11 @@ def test_the_figure_of_a_pass_is_that_of_the_whole_run_which_the_gain_follows_fr
 
 
 def test_a_lab_that_asks_for_no_data_wait_gets_none():
-    asked = context()
-    asked.criterion = {}.get
-    (busy,) = check.grade(asked, run_of([100.0] * 96), STEP_S, 1.0, 0.0)
+    without = context()
+    without.criterion = {}.get
+    (busy,) = check.grade(without, run_of([100.0] * 96), STEP_S, 1.0, 0.0)
     assert busy.holds
-    (miss,) = check.grade(asked, run_of([400.0] * 32), STEP_S, 1.0, 0.0)
+    (miss,) = check.grade(without, run_of([400.0] * 32), STEP_S, 1.0, 0.0)
     assert miss.holds is False
 
 

@@ -57,11 +57,13 @@ def test_without_workers_nothing_is_added(tmp_path):
     assert not (tmp_path / "none.json.gz").exists()
 
 
-def test_a_worker_of_another_epoch_is_another_process_and_its_code_is_listed_once(tmp_path):
-    def row(name, category, tid, begin, length):
-        place = {"pid": tid, "tid": tid, "args": {}}
-        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length} | place
+def row(name, category, tid, begin, length):
+    """An event of a trace, on the only thread of a process."""
+    event = {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length}
+    return event | {"pid": tid, "tid": tid, "args": {}}
 
+
+def test_a_worker_of_another_epoch_is_another_process_and_its_code_is_listed_once(tmp_path):
     events = [row("ProfilerStep#1", "user_annotation", 1, 0, 100)]
     for tid, begin in ((2, 0), (3, 50)):
         label = {"name": "DataLoader worker 0"}
@@ -80,10 +82,6 @@ def test_a_worker_of_another_epoch_is_another_process_and_its_code_is_listed_onc
 
 
 def test_a_workers_mean_batch_leaves_out_cut_ones_and_its_lines_may_overlap_by_rounding(tmp_path):
-    def row(name, category, tid, begin, length):
-        place = {"pid": tid, "tid": tid, "args": {}}
-        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length} | place
-
     label = {"name": "DataLoader worker 0"}
     events = [
         row("ProfilerStep#1", "user_annotation", 1, 0, 100),

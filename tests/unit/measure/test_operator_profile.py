@@ -433,7 +433,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
             made_up(SHARES, calls=[*LAYER_CALLS[1:]]),
             "incomplete passes",
         ),
-        *((replace(made_up(SHARES), altered=(name,)), said) for name, said in ALTERATIONS.items()),
+        *((replace(made_up(SHARES), altered=(name,)), why) for name, why in ALTERATIONS.items()),
         (
             replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}),
             "a copy of the other",
@@ -874,8 +874,7 @@ def test_a_saved_balance_is_named_where_the_answers_would_be_right_by_it(checked
 
 
 def test_a_pass_has_one_figure_an_answer(truth):
-    said = described_answers(RIGHT, truth)
-    assert said == {
+    assert described_answers(RIGHT, truth) == {
         "top-operators": "",
         "share": "60.0%; measured 60.0% ± 0.5 points",
         "bounds": "60, 0.25, 0.3 FLOP/byte",

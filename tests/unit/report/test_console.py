@@ -513,8 +513,8 @@ def test_parts_of_which_nothing_can_be_told_are_left_out_where_the_step_cannot_b
     assert "\nRanges\n" not in draw(render_comparison, undecided)
     decided = replace(undecided, outcome="better")
     assert "\nRanges\n" in draw(render_comparison, decided)
-    told = [replace(e, outcome="better") if e.group == "range" else e for e in undecided.changes]
-    assert "\nRanges\n" in draw(render_comparison, replace(undecided, changes=told))
+    changes = [replace(e, outcome="better") if e.group == "range" else e for e in undecided.changes]
+    assert "\nRanges\n" in draw(render_comparison, replace(undecided, changes=changes))
 
 
 @pytest.mark.parametrize("name", ["launch", "input"])

@@ -169,9 +169,9 @@ def _find_awaited(
     late[inside] = 0
     # `.item()` waits for its copy also where that was over at once, as with a slow host: a faster
     # one has to wait.
-    asked = _fetched(tasks, waits, fetching)
-    over = (awaited < 0) & (asked >= 0)
-    awaited[over] = asked[over]
+    copies = _fetched(tasks, waits, fetching)
+    over = (awaited < 0) & (copies >= 0)
+    awaited[over] = copies[over]
     early[over] = late[over]  # what the call takes passes beside the copy
     return awaited, early, late
 
