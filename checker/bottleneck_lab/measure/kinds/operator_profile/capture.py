@@ -94,7 +94,7 @@ class OperatorCapture:
     runs_before: int | None = None
     """Runs of the model before the first recorded one, where the lab's workload wrote that down."""
     altered: tuple[str, ...] = ()
-    """Parts that were not as the workload gave them: `training`, `precision`, `layout`, `threads`."""
+    """Parts not as the workload gave them: `training`, `precision`, `layout`, `threads`."""
 
     def count(self, name: str) -> int:
         """Return the number of calls of an operator."""
