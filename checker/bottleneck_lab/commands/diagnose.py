@@ -72,6 +72,7 @@ def command(
             help="Show causes without a diagnosis. Counts as taking every hint, and is recorded.",
         ),
     ] = False,
+    sibling: Annotated[bool, typer.Option("--sibling", hidden=True)] = False,  # of version 0.2
     yes: Yes = False,
     json: Json = False,
 ) -> None:
@@ -83,6 +84,11 @@ def command(
     is refused, and otherwise 0.
     """
     workspace = here()
+    if sibling:
+        raise UsageError(
+            "The program after a lab is a case now.",
+            f"`lab case --lab {workspace.lab.slug}` draws one that practises what the lab teaches.",
+        )
     if draft and reveal:
         raise UsageError(
             "--draft saves answers to this lab's own questions only; nothing was done.",

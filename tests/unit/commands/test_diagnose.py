@@ -477,3 +477,9 @@ def test_the_end_of_input_commits_nothing_and_says_so(workspace, monkeypatch):
         diagnosing.command([*ANSWERS])
     assert "Nothing was committed: your answers are saved" in notes[-1]
     assert not load_record(workspace).commitments
+
+
+def test_who_asks_for_a_sibling_as_in_an_earlier_version_is_sent_to_a_case(workspace):
+    done = CliRunner().invoke(app, ["diagnose", "--sibling"])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.remedy.startswith(f"`lab case --lab {workspace.lab.slug}` draws one")
