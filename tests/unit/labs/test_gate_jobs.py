@@ -157,6 +157,6 @@ def test_false_alarms_between_the_limits_leave_it_open():
     assert isinstance(problem(fewest + 1), Open)
     assert isinstance(problem(most - 1), Open)
     assert not isinstance(problem(most), Open)
-    limits = f"with at most {fewest} of {wanted} a gate passes, with {most} it fails"
-    assert problem(most).startswith(f"{most} of {wanted} jobs (4.17%); {limits}")
-    assert limits in problem(fewest + 1)
+    assert problem(most) == f"{most} of {wanted} jobs (4.17%); {most} are too many."
+    limits = f"wanted at most {fewest}, {most} are too many"
+    assert problem(fewest + 1) == f"{fewest + 1} of {wanted} jobs (1.39%); {limits}."

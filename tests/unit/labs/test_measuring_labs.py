@@ -200,7 +200,7 @@ def test_briefs_promise_what_the_limits_keep():
     assert refused[0.9] > 0.915
     for device in ("cpu", "cuda"):
         judge = find_lab("timing-pitfalls").spec.devices[device].settings["judge"]
-        assert curves.interval_odds(judge["noisy"], judge["contain"], 0.95) < 0.002
+        assert curves.interval_odds(judge["noisy"], judge["contain"], 0.95) < 0.006
         assert curves.interval_odds(judge["noisy"], judge["contain"], 0.82) > 0.4
 
 
