@@ -36,6 +36,8 @@ NARROW = 0.25
 slip of arithmetic empties some, and steady functions forgive it. Of right ones, those between two
 ticks of the device's clock are as narrow, a quarter of a check's at most: more than half are wrong.
 """
+NEARLY_ALL = 0.95
+"""A benchmark that uses this share of its time may run out of it in another check."""
 SHOWN = 3
 """So many of the intervals that miss are described."""
 
@@ -347,7 +349,19 @@ def judge(
             if part[0] and (many or id_ == "cost")
         }
     used = max((trial.share_used for trial in done), default=0.0)
-    return {**parts, "budget": (problem, len(done), used)}
+    return {**parts, "budget": (problem, len(done), used if late else _used(used))}
+
+
+def _used(share: float) -> float:
+    """Return the largest share of its time that a benchmark used; with words if hardly any was
+    left, since a pass looks safe.
+    """
+    if share < NEARLY_ALL:
+        return share
+    nearly = float.__new__(Counted, share)
+    figure = format_figure(share, "share", 1.0)
+    nearly.words = f"{figure} (little is left: another check may run out of time)"
+    return nearly
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:

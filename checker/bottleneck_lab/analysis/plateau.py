@@ -10,6 +10,12 @@ import msgspec
 
 BUSY_CORES = 0.25
 """Cores used by other programs above which rates are in doubt, as in a check."""
+LOWER = 0.98
+"""Times the best rate, below which a larger size reads as worse: rates are printed in whole
+requests/s.
+"""
+FULL = 0.95
+"""Share of a maximum batch size that its batches hold on average, below which they are not full."""
 FILE = "plateau.json"
 """In a capture's folder."""
 
@@ -34,6 +40,23 @@ class Plateau(msgspec.Struct, frozen=True):
     clients: int
     points: list[Point]
     other_cores: float = 0.0
+
+    @property
+    def dip(self) -> str:
+        """A sentence about a rate that falls again at sizes above the best, "" where none does."""
+        best = max(self.points, key=lambda point: point.rate, default=None)
+        later = [point for point in self.points if best and point.size > best.size]
+        lowest = min(later, key=lambda point: point.rate, default=None)
+        if best is None or lowest is None or lowest.rate >= LOWER * best.rate:
+            return ""
+        short = f"At {lowest.size} the rate is {1 - lowest.rate / best.rate:.0%} below that at"
+        filled = ""
+        if lowest.images < FULL * lowest.size:
+            filled = f", and its batches hold only {lowest.images:.0f} images"
+        return (
+            f"{short} {best.size}{filled}. A large size is measured over only a few batches: a"
+            " tenth less may be chance."
+        )
 
     @property
     def doubt(self) -> str:

@@ -11,11 +11,13 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import load_judge
+from bottleneck_lab.measure.kinds.benchmark.check import grade
 
 from ...modules import load_file
 
 LAB = find_lab("timing-pitfalls")
 SETTINGS = {**LAB.spec.devices["virtual"].settings["judge"], "budget_s": [60.0]}
+BUDGET = next(spec for spec in LAB.spec.devices["virtual"].criteria if spec.id == "budget")
 
 WARM_UP = """\
     for _ in range(20):
@@ -258,3 +260,25 @@ def test_intervals_have_to_contain_the_cost_for_either_kind_of_function(noisy):
     problem, _, share = judge.judge(done, settings)["coverage"]
     assert share == 0
     assert f"for {'varying' if noisy else 'steady'} functions do not" in problem
+
+
+@pytest.mark.parametrize(
+    ("used", "words"),
+    [
+        (0.94, None),
+        (0.96, "96% (little is left: another check may run out of time)"),
+        (0.9999, "99.99% (little is left: another check may run out of time)"),
+        (1.01, None),
+    ],
+)
+def test_a_benchmark_that_leaves_hardly_any_time_is_told_that_another_check_may_fail(used, words):
+    judge = load_judge(LAB)
+    trial = next(judge.practice(SETTINGS))
+    trial.answer = (trial.cost_s, 0.99 * trial.cost_s, 1.01 * trial.cost_s)
+    trial.device.runs, trial.device.host_s = 40, used * trial.device.budget_s
+    judged = judge.judge([trial], SETTINGS)["budget"]
+    result = grade(BUDGET, judged)
+    assert result.value == pytest.approx(used)
+    assert (result.counted or None) == words
+    if words:
+        assert result.sentence.endswith(f"yes. {words}.")

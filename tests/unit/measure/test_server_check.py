@@ -4,6 +4,7 @@ are made up here.
 
 from __future__ import annotations
 
+from shutil import copytree
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.http_server import check as loading
-from bottleneck_lab.measure.kinds.http_server.bench import Plateau
+from bottleneck_lab.measure.kinds.http_server.bench import HttpBench, Plateau
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
 from bottleneck_lab.measure.kinds.inference_server import (
     KIND,
@@ -44,6 +45,7 @@ class Server:
     batches = ()  # of which pixels were kept
     scores_alone = None
     waited = 0.0  # share of a loop
+    as_shipped = False
 
     def __init__(
         self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400, harmed=0
@@ -115,6 +117,9 @@ class Bench(InferenceBench):
 
     def start(self, role, folder):
         return self.learner
+
+    def as_shipped(self):
+        return self.learner.as_shipped
 
     def closed(self, server, seconds, broken=(), disconnects=()):
         server.loops.append(seconds)
@@ -211,8 +216,12 @@ def test_one_that_is_far_too_slow_fails_by_the_first_look_alone(checked):
     assert results["bad-requests"].holds is None
     assert (len(shipped.loops), len(learner.loops)) == (1, 1)
     beside = Server(40.0, busy=0.3)
+    beside.waited = 0.9
     assert checked(beside, Server(90.0), other_cores=1.5)[0] is Outcome.INCONCLUSIVE
     assert len(beside.loops) == 2, "other programs may have caused it: it is measured in full"
+    beside = Server(40.0, busy=0.3)
+    assert checked(beside, Server(90.0), other_cores=1.5)[0] is Outcome.FAIL
+    assert len(beside.loops) == 1, "they cost it nothing"
     slow = Server(70.0, busy=0.3)
     assert checked(slow, Server(90.0))[:2] == (Outcome.FAIL, "correct but slow")
     assert len(slow.loops) == 2, "0.78x is looked at as ever"
@@ -422,7 +431,52 @@ def test_what_the_generator_or_others_may_have_spoilt_is_not_held_against_the_le
     late = checked(Server(60.0, busy=0.4, late_s=0.05))
     assert late[0] is Outcome.INCONCLUSIVE
     assert "the load generator sent" in late[2]["throughput"].sentence
-    assert checked(Server(60.0, busy=0.4), other_cores=1.0)[0] is Outcome.INCONCLUSIVE
+    assert checked(waiting(60.0, 0.3), other_cores=1.0)[0] is Outcome.INCONCLUSIVE
+
+
+def waiting(rate, share) -> Server:
+    """A server whose threads waited for a core for that share of the time."""
+    server = Server(rate, busy=0.4)
+    server.waited = share
+    return server
+
+
+def test_the_shipped_server_misses_however_long_it_waits_for_a_core(checked):
+    learner = waiting(50.0, 0.9)
+    assert checked(learner, other_cores=1.5)[0] is Outcome.INCONCLUSIVE
+    learner.as_shipped = True
+    outcome, reason, results = checked(learner, other_cores=1.5)
+    assert (outcome, reason) == (Outcome.FAIL, "correct but slow")
+    assert "no, 1x" in results["throughput"].sentence
+
+
+def test_a_server_is_as_shipped_until_a_file_that_learners_edit_differs(tmp_path):
+    copytree(LAB.path, tmp_path, dirs_exist_ok=True)
+    bench = bench_of(
+        SimpleNamespace(settings=InferenceServerSettings(), lab=LAB, submission=tmp_path), None
+    )
+    assert HttpBench.as_shipped(bench)
+    (tmp_path / LAB.spec.editable[-1]).write_text("changed")
+    assert not HttpBench.as_shipped(bench)
+
+
+@pytest.mark.parametrize(
+    ("rate", "share", "outcome"),
+    [
+        (50.0, 0.0, Outcome.FAIL),  # as fast as the shipped one, where 2x is asked for
+        (50.0, 0.35, Outcome.FAIL),  # 0.92 of the target, slower caches and waits given back
+        (50.0, 0.45, Outcome.INCONCLUSIVE),
+        (80.0, 0.0, Outcome.FAIL),
+        (90.0, 0.0, Outcome.INCONCLUSIVE),  # slower caches may be all
+        (20.0, 0.7, Outcome.FAIL),
+    ],
+)
+def test_a_server_that_misses_whatever_other_programs_cost_it_fails_beside_them(
+    checked, rate, share, outcome
+):
+    got, _, results = checked(waiting(rate, share), other_cores=1.0)
+    assert got is outcome
+    assert ("undecided, because" in results["throughput"].sentence) == (got is not Outcome.FAIL)
 
 
 class Hasty(Server):

@@ -108,3 +108,26 @@ def test_rates_measured_beside_other_programs_are_marked():
     assert show_plateau(busy).count("Other programs kept 1.4 cores busy meanwhile") == 1
     assert "Other programs" not in show_plateau(quiet)
     assert "1.4 cores busy" in render_html(title="Server", plateau=busy)
+
+
+@pytest.mark.parametrize(
+    ("rates", "images", "words"),
+    [
+        ((25.0, 50.0, 44.0), 32.0, "At 32 the rate is 12% below that at 16. A large size"),
+        ((25.0, 50.0, 44.0), 27.0, "below that at 16, and its batches hold only 27 images. A"),
+        ((50.0, 40.0, 45.0), 32.0, "At 16 the rate is 20% below that at 1. A"),
+        ((25.0, 50.0, 49.5), 27.0, ""),
+        ((25.0, 49.0, 50.0), 27.0, ""),
+    ],
+)
+def test_a_rate_that_falls_at_a_larger_size_is_explained(rates, images, words):
+    held = (1.0, 16.0, images)
+    points = [
+        Point(size, rate, 1.0, 1.0, mean)
+        for size, rate, mean in zip((1, 16, 32), rates, held, strict=True)
+    ]
+    dipping = Plateau(64, points)
+    assert words in dipping.dip
+    assert bool(words) == bool(dipping.dip)
+    assert dipping.dip in show_plateau(dipping)
+    assert dipping.dip in render_html(title="a server", plateau=dipping)

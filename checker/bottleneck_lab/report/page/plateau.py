@@ -48,7 +48,7 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
         lead=(
             "Your server without the recording, which slows it, under load from"
             f" {plateau.clients} concurrent clients, one maximum batch size after another."
-            f" {_unmeasured(points)}{plateau.doubt}".rstrip()
+            f" {' '.join(filter(None, (_unmeasured(points), plateau.dip, plateau.doubt)))}".rstrip()
         ),
     )
 
@@ -74,9 +74,7 @@ def _unmeasured(points: Sequence[Point]) -> str:
     """Explain a latency that is missing, where there is one."""
     if all(each.p99_s is not None for each in points):
         return ""
-    return (
-        "A latency is missing (–) where most clients had no second answer before the load ended. "
-    )
+    return "A latency is missing (–) where most clients had no second answer before the load ended."
 
 
 def _ms(seconds: float | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,12 @@ from bottleneck_lab.needs import require_packages
 CLOSED_PATIENCE_S = 10.0
 DECIDING_ANSWERS = 200
 MOST_WAITED = 0.9
-"""Share of time that the shipped server is held to have waited, at most: some of it ran."""
+"""Share of time that a server is held to have waited, at most: some of it ran."""
+SLOWED = 1.2
+"""Other programs make CPU time itself longer by this factor, at most, since they slow caches and
+memory: beside two of them the shortest calibration was at most 1.07 times as long as on a quiet
+machine (docs/statistics.md).
+"""
 
 S = TypeVar("S", bound=WorkerSettings)
 
@@ -61,6 +66,15 @@ class Plateau:
     def lost(self) -> float:
         """The share (0–1) of its time that others may have cost it."""
         return 1 - self.rate / self.alone
+
+
+class Others(NamedTuple):
+    """What ran beside a closed loop: the cores that other programs kept busy, and the share (0–1)
+    of it in which the server's threads waited for a core, or a hypervisor took one.
+    """
+
+    cores: float
+    waited: float
 
 
 @dataclass
@@ -125,6 +139,14 @@ class Bench(ABC, Generic[S]):
         """
         return math.inf
 
+    def as_shipped(self) -> bool:
+        """Return True if the learner's files are, byte for byte, those that were shipped."""
+        context = self.context
+        return all(
+            (context.submission / name).read_bytes() == (context.lab.path / name).read_bytes()
+            for name in context.lab.spec.editable
+        )
+
     def start(self, role: Role, folder: Path) -> ServerSession:
         """Start a server and wait until it answers."""
         server = self.session(role, folder)
@@ -154,21 +176,29 @@ class Bench(ABC, Generic[S]):
 
         Raises VerifierFault if it hardly answers any request.
         """
-        meter, waiting = LoadMeter(lambda: own_cpu_s() + server.cpu_s()), server.waiting()
-        stolen_s = stolen_from_machine_s()
         # Blocks instead of one mean: a stall of the machine spoils one of them, and the median not.
-        rates = self.rates(*self.closed(server, seconds))
+        level, batches, others = self.closed_beside(server, seconds)
+        rates = self.rates(level, batches)
         if not rates:
             raise VerifierFault(
                 f"The shipped server hardly answered any request in {seconds:.0f} s.",
                 "Close other programs and try again.",
             )
-        other_cores, waited = meter.cores(), 0.0
+        return Plateau(median(rates), others.waited, others.cores, self.limit())
+
+    def closed_beside(
+        self, server: ServerSession, seconds: float
+    ) -> tuple[Level, list[Ran], Others]:
+        """Run a closed loop, and observe what other programs cost the server meanwhile."""
+        meter, waiting = LoadMeter(lambda: own_cpu_s() + server.cpu_s()), server.waiting()
+        stolen_s = stolen_from_machine_s()
+        level, batches = self.closed(server, seconds)
+        cores, waited = meter.cores(), 0.0
         # A server's own threads wait for each other's core, too: only beside others it is a loss.
-        if other_cores > BUSY_CORES:
+        if cores > BUSY_CORES:
             waited_s = waiting.seconds() + stolen_from_machine_s() - stolen_s
             waited = min(MOST_WAITED, waited_s / seconds)
-        return Plateau(median(rates), waited, other_cores, self.limit())
+        return level, batches, Others(cores, waited)
 
     def open(self, server: ServerSession, rate: float, seconds: float) -> tuple[Level, list[Ran]]:
         """Run an open loop. Returns it with the batches that a device ran meanwhile."""

@@ -14,7 +14,7 @@ from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.http_server.bench import Bench
+from bottleneck_lab.measure.kinds.http_server.bench import SLOWED, Bench
 from bottleneck_lab.measure.kinds.http_server.load.level import Array, Level, Load
 from bottleneck_lab.measure.kinds.http_server.load.messages import message
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession
@@ -34,11 +34,6 @@ from bottleneck_lab.needs import require_packages
 CALIBRATION_PICTURES = 36
 CLOSED_S = 7.0
 DECIDING_BATCHES = 12
-PREPARE_ERROR = 1.2
-"""The shortest calibration may overstate the shipped pre-processing by this factor, at most. CPU
-time leaves out what other programs take, but not that they slow caches and memory: beside two of
-them the shortest was at most 1.07 times as long as on a quiet machine (docs/statistics.md).
-"""
 DEVICE_ERROR = 1.1
 """The time of a batch on a GPU may be overstated by this factor, since its clocks change; that of
 an emulated device is exact.
@@ -155,7 +150,7 @@ class InferenceBench(Bench[InferenceServerSettings]):
         error = DEVICE_ERROR if self.sizing.members else 1.0
         turn_s = self.device_s / error
         if settings.in_turns:
-            turn_s += settings.batch * self.shortest_picture_s / PREPARE_ERROR
+            turn_s += settings.batch * self.shortest_picture_s / SLOWED
         return settings.batch / turn_s
 
     def most_gain(self) -> float:

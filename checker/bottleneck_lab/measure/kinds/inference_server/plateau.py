@@ -69,6 +69,6 @@ def show_plateau(plateau: Plateau) -> str:
             f"{each.size:>9}  {each.images:>6.1f}  {each.rate:>10.0f}  {latencies}"
             f"  {bar(each.rate, most)}"
         )
-    if plateau.doubt:
-        lines += ["", plateau.doubt]
+    for remark in filter(None, (plateau.dip, plateau.doubt)):
+        lines += ["", remark]
     return "\n".join(lines) + "\n\n"
