@@ -35,7 +35,7 @@ def page_of(timeline, verdict):
         diagnosis=Diagnosis(
             [
                 AnsweredQuestion(
-                    "cause", "What is the bottleneck?", "input-bound", "the device waits", True
+                    "cause", "What is the bottleneck?", "input-bound", "the device waits"
                 )
             ]
         ),

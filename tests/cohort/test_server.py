@@ -152,11 +152,11 @@ def test_commands_in_sentences_are_code_and_what_is_quoted_stays_text():
     )
 
 
-def test_what_was_not_reached_is_called_not_measured():
+def test_what_was_not_reached_is_called_not_judged():
     reached = CriterionResult("a", "target", None, "A step: undecided, 2–4x.")
-    assert holding(reached) == "undecided"
-    assert holding(replace(reached, sentence="A: not measured, since B.")) == "not measured"
-    assert holding(replace(reached, holds=True)) == "✓ yes"
+    assert holding(reached) == "? undecided"
+    assert holding(replace(reached, sentence="A: not measured, since B.")) == "– not judged"
+    assert holding(replace(reached, holds=True)) == "✓ right"
 
 
 def parts():
@@ -178,7 +178,7 @@ def test_a_verdict_says_on_a_page_what_it_says_in_the_terminal():
     text = " ".join(re.sub(r"<[^>]+>", " ", str(parts().criteria(verdict))).split())
     assert "undecided 1.6–3.2x at least 2x" in text, "no figure that decides nothing"
     assert "The target lies in that range" in text
-    assert "waits not measured – –" in text
+    assert "waits – not judged – –" in text
     assert "Predicted 2.5x; the gain was between 1.60x and 3.20x, undecided." in text
     assert "on the first try with 2 hints, evidence wrong at first, corrected once." in text
 

@@ -12,7 +12,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec, find_lab
 from bottleneck_lab.commands.asking import ask_question, show_question
-from bottleneck_lab.commands.ui import MARKS, Answers, Json, note, print_json, say, say_next
+from bottleneck_lab.commands.ui import STYLES, Answers, Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
     GradedCase,
     Standing,
@@ -26,6 +26,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import QUESTIONS, Case, question_about
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.report.words import SIGNS, mark_of
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
@@ -224,8 +225,8 @@ def _show_grade(
 def _show_verdict(case: Case, results: list[CriterionResult]) -> None:
     """Print the grade of each answer, what the case was, and what was measured."""
     for result in results:
-        mark, style = MARKS[result.holds]
-        say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
+        mark = mark_of(result)
+        say(f"{SIGNS[mark]} {result.id}: {result.sentence}", STYLES[mark], hang=2)
     say(f"\n{case.explanation}")
     _show_measured(case)
 

@@ -15,7 +15,17 @@ import typer
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.asking import COUNTS, ask_question, confirm
-from bottleneck_lab.commands.ui import Answers, Json, Yes, here, note, print_json, say, say_next
+from bottleneck_lab.commands.ui import (
+    STYLES,
+    Answers,
+    Json,
+    Yes,
+    here,
+    note,
+    print_json,
+    say,
+    say_next,
+)
 from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import (
@@ -41,6 +51,7 @@ from bottleneck_lab.grading.diagnosis import (
 )
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.check_ceiling import check_ceiling
+from bottleneck_lab.report.words import SIGNS, Mark, mark_of
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import whose_code
 from bottleneck_lab.workspace.commitments import (
@@ -244,12 +255,14 @@ def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
     if not questions:
         say("This lab asks no questions.")
     corrections, right = _found_wrong(workspace), _found_right(workspace, answers)
+    unjudged = _unjudged(workspace)
     for question in questions:
         _show(workspace, question, answers.get(question.id), wrong.get(question.id))
         if question.id in right:
-            say(f"    ✓ {right[question.id]}", style="green", hang=6)
+            say(f"    {SIGNS['right']} {right[question.id]}", style=STYLES["right"], hang=6)
         if question.id in corrections:
-            say(f"    ✗ {corrections[question.id]}", style="red")
+            mark: Mark = "not judged" if question.id in unjudged else "wrong"
+            say(f"    {SIGNS[mark]} {corrections[question.id]}", style=STYLES[mark], hang=6)
         _remark_on_gain(workspace, question, answers)
     return corrections
 
@@ -268,6 +281,13 @@ def _remark_on_gain(
         and gain > 1.005 * most
     ):
         say(f"    {describe_check_ceiling(most)}", style="yellow")
+
+
+def _unjudged(workspace: Workspace) -> set[str]:
+    """Return the questions whose answers the last check did not judge: their choice is wrong."""
+    attempts = load_attempts(workspace)
+    criteria = attempts[-1].verdict.criteria if attempts else []
+    return {each.id for each in criteria if mark_of(each) == "not judged"}
 
 
 def _found_wrong(workspace: Workspace) -> dict[str, str]:

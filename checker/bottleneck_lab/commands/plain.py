@@ -8,8 +8,16 @@ import re
 from typing import Any, TextIO
 
 _DRAWN = re.compile("[─-▟]+|={4,}")  # box drawing and block elements
-_MARKS = {"✓": "ok:", "✗": "not ok:", "–": "missing:", "•": "", "…": "begun:", "→": "Then:"}
-"""Signs that begin a line, with the word to read instead."""
+_MARKS = {
+    "✓": "ok:",
+    "✗": "not ok:",
+    "?": "undecided:",
+    "–": "",
+    "•": "",
+    "…": "begun:",
+    "→": "Then:",
+}
+"""Signs that begin a line, with the word to read instead. What a dash stands before says it."""
 
 _INSIDE = {" → ": " to ", " · ": ", ", " ✓": " ok", " ✗": " not ok"}
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.ascii import to_ascii
 from bottleneck_lab.workspace.cases import case_at, load_drawn, open_case
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json, workspace_above
+
+if TYPE_CHECKING:
+    from bottleneck_lab.report.words import Mark
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DeviceName = Annotated[
@@ -88,8 +91,13 @@ def say_next(command: str) -> None:
     say(f"\nNext: {command}", style="bold")
 
 
-MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
-"""Mark and colour of an answer that is right, wrong or not judged."""
+STYLES: dict[Mark, str] = {
+    "right": "green",
+    "wrong": "red",
+    "undecided": "yellow",
+    "not judged": "dim",
+}
+"""Colour of a result, beside its sign."""
 
 
 def note(text: str) -> None:

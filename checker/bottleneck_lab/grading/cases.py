@@ -83,7 +83,7 @@ _MEASURES = {
     "healthy": "The time in which the device is busy.",
     MEMORY_GROWTH: "The part of the memory's peak that the recorded steps added.",
 }
-_RESTS = "Not judged: the cause is wrong."
+_RESTS = "Not judged, because the cause is wrong."
 
 QUESTIONS = [
     QuestionSpec(

@@ -119,7 +119,7 @@ def _grade_all(
 
 def _rests_on(question: QuestionSpec) -> str:
     """Return the sentence about an answer whose choice is wrong."""
-    return f"{question.id}: It rests on your `{question.follows}`: correct that first."
+    return f"{question.id}: not judged, because your `{question.follows}` is wrong."
 
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:

@@ -8,7 +8,12 @@ from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$@])")
-_MARKS = {True: "✅", False: "❌", None: "❔"}
+_MARKS: dict[words.Mark, str] = {
+    **words.SIGNS,
+    "right": "✅",
+    "wrong": "❌",
+    "undecided": "❔",
+}
 
 
 def render_verdict(verdict: Verdict) -> str:
@@ -54,7 +59,7 @@ def _criteria_table(verdict: Verdict) -> str:
             words.format_target(criterion),
             words.format_interval(criterion),
         ]
-        mark = "–" if words.unmeasured_because(criterion) else _MARKS[criterion.holds]
+        mark = _MARKS[words.mark_of(criterion)]
         rows.append(f"| {mark} | {' | '.join(map(_plain, cells))} |")
     return "\n".join(rows)
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -367,14 +367,31 @@ def format_target(criterion: CriterionResult | CriterionSpec) -> str:
 
 
 def unmeasured_because(criterion: CriterionResult) -> str:
-    """Return why a criterion was not reached, as a clause such as `because the check ended`; empty
-    for one that was measured.
+    """Return why a criterion was not reached, or an answer not judged, as a clause such as `because
+    the check ended`; empty for one that was.
     """
+    if criterion.holds or (criterion.holds is False and criterion.kind != "diagnosis"):
+        return ""
     reason = re.search(_UNMEASURED, criterion.sentence)
-    return reason[1] if reason and criterion.holds is None else ""
+    return reason[1] if reason else ""
 
 
-_UNMEASURED = re.compile(rf"(?:{UNMEASURED}|: not checked, )(.+?)\.?$")
+_UNMEASURED = re.compile(rf"(?:{UNMEASURED}|: not checked, |(?:: n|^N)ot judged, )(.+?)\.?$")
+
+Mark = Literal["right", "wrong", "undecided", "not judged"]
+"""How a criterion or an answer stands: each has one sign, the same in every rendering."""
+SIGNS: dict[Mark, str] = {"right": "✓", "wrong": "✗", "undecided": "?", "not judged": "–"}
+
+
+def mark_of(result: CriterionResult) -> Mark:
+    """Return how a result stands. `undecided` was measured and could not be told; `not judged` was
+    not reached, or follows from a choice that is wrong.
+    """
+    if unmeasured_because(result):
+        return "not judged"
+    if result.holds is None:
+        return "undecided"
+    return "right" if result.holds else "wrong"
 
 
 def describe_doubt(criterion: CriterionResult) -> str:
@@ -684,7 +701,7 @@ def asks_for_cause(verdict: Verdict) -> bool:
 
 def wrong_answers(verdict: Verdict) -> int:
     """Return the number of answers that a check found wrong."""
-    return sum(each.kind == "diagnosis" and each.holds is False for each in verdict.criteria)
+    return sum(each.kind == "diagnosis" and mark_of(each) == "wrong" for each in verdict.criteria)
 
 
 def main_criterion(attempts: Sequence[Verdict]) -> str | None:

@@ -303,9 +303,11 @@ def test_answers_that_a_check_found_right_are_marked_with_its_figures(workspace)
 
 def test_what_rested_on_a_wrong_choice_is_open_once_that_is_corrected(workspace):
     diagnose(*ANSWERS)
-    rests = "It rests on your `cause`: correct that first."
+    rests = "not judged, because your `cause` is wrong."
     leave_check(workspace, cause="'1' does not fit.", evidence=rests)
-    assert "correct that first" in " ".join(diagnose().output.split())
+    shown = " ".join(diagnose().output.split())
+    assert "✗ Check 1: '1' does not fit." in shown
+    assert "– Check 1: not judged, because your `cause` is wrong." in shown
     assert "✗" not in diagnose("cause=2").output
     assert "✗" not in diagnose().output
 

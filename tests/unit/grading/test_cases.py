@@ -144,7 +144,7 @@ def test_evidence_and_gain_rest_on_the_cause():
         results = {each.id: each for each in grade_case(CASE, answers, SHOWN)}
         for name in ("evidence", "gain"):
             assert results[name].holds is None
-            assert results[name].sentence == "Not judged: the cause is wrong."
+            assert results[name].sentence == "Not judged, because the cause is wrong."
 
 
 def test_a_wrong_gain_comes_with_every_range_that_counts():

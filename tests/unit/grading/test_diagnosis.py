@@ -181,7 +181,7 @@ def test_a_figure_of_a_wrong_cause_is_not_sent_to_find_another():
         results, _ = grade_diagnosis([CAUSE, share], answers, {CAUSE.id: "input"}, seen())
         return results[-1].sentence
 
-    rests = f"{WAIT.id}: It rests on your `{CAUSE.id}`: correct that first."
+    rests = f"{WAIT.id}: not judged, because your `{CAUSE.id}` is wrong."
     assert sentence("launch", 0.9) == rests
     assert "different figure" in sentence("input", 0.9)
     assert "plain number" in sentence("launch", "much")

@@ -155,7 +155,7 @@ def test_what_was_not_measured_is_named_once_a_reason_and_is_no_doubt(draw):
     rows = [ended, replace(ended, id="memory"), ungraded]
     text = draw(render_verdict, replace(made_up.slow(), reason="crashed", criteria=rows))
     assert "Not measured, because the check ended first: speed, memory." in text
-    assert "Not graded this time, since answers are graded only with work that runs: cause." in (
+    assert "Not judged this time, since answers are graded only with work that runs: cause." in (
         " ".join(text.split())
     )
     assert "could not decide" not in text

@@ -64,7 +64,6 @@ def whole(timeline, verdict):
                     "What is the bottleneck?",
                     "input-bound",
                     "the device waits for 50% of the time",
-                    True,
                 )
             ],
             "It is about capture 0001-torch.",

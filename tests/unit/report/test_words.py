@@ -14,6 +14,7 @@ from bottleneck_lab.grading.criteria import grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
+from bottleneck_lab.report.console.verdict import render_verdict as print_verdict
 from bottleneck_lab.report.markdown import render_verdict
 from bottleneck_lab.report.page import charts, steps_chart
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
@@ -227,7 +228,43 @@ def test_what_was_not_reached_is_no_doubt(reason):
     assert reason.endswith(words.unmeasured_because(each))
     verdict = msgspec.structs.replace(made_up.slow(), criteria=[each])
     assert "| – | A step" in render_verdict(verdict)
-    assert 'aria-label="not measured"' in verdict_section(verdict)
+    assert 'aria-label="not judged"' in verdict_section(verdict)
+
+
+ANSWER_UNJUDGED = "evidence: not judged, because your `cause` is wrong."
+
+
+@pytest.mark.parametrize(
+    ("mark", "result"),
+    [
+        ("right", CriterionResult("a", "target", True, "A step is fast: 2x.")),
+        ("wrong", CriterionResult("a", "target", False, "A step is fast: no, 1x.")),
+        ("undecided", CriterionResult("a", "target", None, "A step is fast: undecided, 1–3x.")),
+        ("not judged", CriterionResult("a", "target", None, "A step: not measured, since B.")),
+        ("not judged", CriterionResult("evidence", "diagnosis", False, ANSWER_UNJUDGED)),
+        (
+            "not judged",
+            CriterionResult("gain", "diagnosis", None, "Not judged, because the cause is wrong."),
+        ),
+    ],
+)
+def test_a_result_has_the_same_sign_wherever_it_is_shown(mark, result, draw):
+    assert words.mark_of(result) == mark
+    verdict = msgspec.structs.replace(made_up.slow(), criteria=[result])
+    sign = words.SIGNS[mark]
+    assert any(
+        line.startswith(f" {sign} ") for line in draw(print_verdict, verdict).splitlines()[4:]
+    )
+    assert f'aria-label="{mark}">{sign}<' in verdict_section(verdict)
+    emoji = {"right": "✅", "wrong": "❌", "undecided": "❔"}
+    assert f"| {emoji.get(mark, sign)} | " in render_verdict(verdict)
+
+
+def test_an_answer_that_was_not_judged_is_no_wrong_one():
+    wrong = CriterionResult("cause", "diagnosis", False, "cause: 'x' does not fit.")
+    unjudged = CriterionResult("evidence", "diagnosis", False, ANSWER_UNJUDGED)
+    verdict = msgspec.structs.replace(made_up.slow(), criteria=[wrong, unjudged])
+    assert words.wrong_answers(verdict) == 1
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():

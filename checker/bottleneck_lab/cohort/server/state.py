@@ -28,13 +28,14 @@ from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.diagnosis import stretch_rule
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report.words import (
+    SIGNS,
     asks_for_cause,
     describe_doubt,
     describe_open_gain,
     describe_standing,
     format_measured,
     format_target,
-    unmeasured_because,
+    mark_of,
     wrong_answers,
 )
 from bottleneck_lab.wording import counted, spell_duration
@@ -151,6 +152,7 @@ def _templates() -> Environment:
         measured=format_measured,
         target=format_target,
         standing=standing,
+        sign=lambda result: SIGNS[mark_of(result)],
         stretch_rule=stretch_rule,
     )
     return environment
@@ -176,10 +178,9 @@ def points(value: float) -> str:
 
 
 def holding(criterion: CriterionResult) -> str:
-    """Return in a word or two how a criterion stands."""
-    if unmeasured_because(criterion):
-        return "not measured"
-    return {True: "✓ yes", False: "✗ no", None: "undecided"}[criterion.holds]
+    """Return how a criterion stands: a sign and a word."""
+    mark = mark_of(criterion)
+    return f"{SIGNS[mark]} {mark}"
 
 
 def standing(verdict: Verdict) -> str:

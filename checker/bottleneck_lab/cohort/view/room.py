@@ -28,7 +28,7 @@ MARKS = {
     "pass": "✓",
     "copied": "=",
     "fail": "✗",
-    "undecided": "~",
+    "undecided": "?",
     "error": "!",
     "queued": "…",
     "running": "▶",

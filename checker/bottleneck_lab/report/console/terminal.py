@@ -36,6 +36,8 @@ class Signs:
     target: str = "┃"
     right: str = "✓"
     wrong: str = "✗"
+    undecided: str = "?"
+    unjudged: str = "–"
     bullet: str = "•"
     between: str = " · "
 
@@ -49,6 +51,7 @@ ASCII_SIGNS = Signs(
     target="|",
     right="+",
     wrong="x",
+    unjudged="-",
     bullet="*",
     between=" - ",
 )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.catalog import criterion_label, current_name
-from bottleneck_lab.grading.criteria import OPEN_BECAUSE
+from bottleneck_lab.grading.criteria import OPEN_BECAUSE, UNMEASURED
 from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
@@ -34,9 +34,12 @@ def render_verdict(
     """
     sheet = Sheet(console)
     style = _OUTCOME_STYLES[verdict.outcome]
-    sign = {Outcome.PASS: sheet.signs.right, Outcome.FAIL: sheet.signs.wrong}.get(
-        verdict.outcome, "!"
-    )
+    sign = {
+        Outcome.PASS: sheet.signs.right,
+        Outcome.FAIL: sheet.signs.wrong,
+        Outcome.INCONCLUSIVE: sheet.signs.undecided,
+        Outcome.ERROR: "!",
+    }[verdict.outcome]
     reason = sheet.safe(f"  {words.headline(verdict)}")
     title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
     sheet.rule(style)
@@ -136,8 +139,12 @@ def _print_criteria(sheet: Sheet, verdict: Verdict, criteria: Sequence[Criterion
 
 def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult) -> None:
     """Print what holds in one line; what fails or is open with its sentence and its bar."""
-    marks = {True: (sheet.signs.right, "green"), False: (sheet.signs.wrong, "red")}
-    sign, style = ("?", "yellow") if criterion.holds is None else marks[criterion.holds]
+    marks = {
+        True: (sheet.signs.right, "green"),
+        False: (sheet.signs.wrong, "red"),
+        None: (sheet.signs.undecided, "yellow"),
+    }
+    sign, style = marks[criterion.holds]
     if criterion.holds:
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
         figure = _figure(criterion)
@@ -174,11 +181,14 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
     for each in verdict.criteria:
         if why := words.unmeasured_because(each):
             label = criterion_label(verdict.lab, verdict.device, each.id)
-            # An earlier check may have graded the answers: the standing below says so.
-            state = "Not graded this time" if each.kind == "diagnosis" else "Not measured"
-            labels.setdefault(f"{state}, {why}", []).append(label)
+            state = "Not judged" if each.kind == "diagnosis" else "Not measured"
+            # An earlier check may have judged the answers: the standing below says so.
+            this_time = " this time" * (state == "Not judged" and UNMEASURED in each.sentence)
+            labels.setdefault(f"{state}{this_time}, {why}", []).append(label)
     for reason, names in labels.items():
-        sheet.line(f"{reason}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
+        sheet.line(
+            f"{reason}: {', '.join(names)}.", indent=1, lead=f"{sheet.signs.unjudged} ", style="dim"
+        )
 
 
 def _figure(criterion: CriterionResult) -> str:

@@ -16,26 +16,22 @@ from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
 
-MARKS = {
-    True: ("✓", "PASS", "holds"),
-    False: ("✗", "FAIL", "does not hold"),
-    None: ("?", "INCONCLUSIVE", "undecided"),
+_STYLES: dict[words.Mark, str] = {
+    "right": "PASS",
+    "wrong": "FAIL",
+    "undecided": "INCONCLUSIVE",
+    "not judged": "soft",
 }
-UNREACHED = ("–", "soft", "not measured")
 
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """A question of the diagnosis with the learner's answer, and what the capture says about it.
-
-    `holds` is None if the answer is not compared with anything.
-    """
+    """A question of the diagnosis with the learner's answer, and what the capture says about it."""
 
     id: str
     ask: str
     answer: str
     evidence: str = ""
-    holds: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -72,8 +68,9 @@ def verdict_section(verdict: Verdict) -> Section:
     notes = _list("Worth knowing", verdict.notes)
     drawn = []
     for each in verdict.criteria:
-        sign, style, spoken = UNREACHED if words.unmeasured_because(each) else MARKS[each.holds]
-        mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
+        stands = words.mark_of(each)
+        sign, style = words.SIGNS[stands], _STYLES[stands]
+        mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=stands)
         label = criterion_label(verdict.lab, verdict.device, each.id)
         miss = words.describe_miss(verdict, each)
         figures: list[str] = [each.kind]
@@ -166,16 +163,11 @@ def diagnosis_section(diagnosis: Diagnosis | None) -> Section | None:
     """Return the learner's answers beside what the capture shows."""
     if diagnosis is None:
         return None
-    rows = []
-    for each in diagnosis.answers:
-        mark: str = ""
-        if each.holds is not None:
-            sign, style, spoken = MARKS[each.holds]
-            mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
-        rows.append(
-            [mark, each.ask, each.answer or "not answered", each.evidence or "a check judges it"]
-        )
-    head = ["", "question", "your answer", "what the capture shows"]
+    rows = [
+        [each.ask, each.answer or "not answered", each.evidence or "a check judges it"]
+        for each in diagnosis.answers
+    ]
+    head = ["question", "your answer", "what the capture shows"]
     caption = "Your answers beside the evidence"
     if not any(each.evidence for each in diagnosis.answers):
         rows, head, caption = [row[:-1] for row in rows], head[:-1], "Your answers"
