@@ -537,7 +537,11 @@ def describe_lines(summary: Summary, *, on_device: bool) -> str:
     """
     exact = any(row.exact for row in summary.lines)
     if on_device:
-        by = "device time launched" + (" (backward: on the line that calls it)" if exact else "")
+        by = "device time launched"
+        if any(row.backward_device_ns for row in summary.lines):
+            by += ", with that of their backward"
+        elif exact:
+            by += " (backward: on the line that calls it)"
     elif summary.cpu_only:
         by = "the host's time in them"
     else:
@@ -561,6 +565,12 @@ def line_label(summary: Summary, row: LineRow) -> str:
     if len(summary.ranks) > 1 and row.rank >= 0:
         return f"rank {row.rank}, {row.line}"
     return row.line
+
+
+def describe_backward(row: LineRow) -> str:
+    """Return how much of a line's device time its backward launched; "" where that is little."""
+    share = row.backward_device_ns / max(row.device_ns, 1)
+    return f" ({words.format_share(share)} of it in its backward)" if share >= 0.01 else ""
 
 
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:

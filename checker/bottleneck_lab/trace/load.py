@@ -26,6 +26,8 @@ from bottleneck_lab.trace.timeline import Timeline
 # Below this, starting a process takes longer than it saves.
 WORTHWHILE_BYTES = 48 << 20
 
+_WITH_STACK = re.compile(rb'"with_stack"\s*:\s*"?(?:1|[Tt]rue)')
+
 # The key that tells rocprofv3's JSON is its first.
 START_OF_KEY = 256
 
@@ -183,8 +185,21 @@ def _read_json(path: Path, start: bytes, *, packed: bool) -> Timeline:
         if large and (os.cpu_count() or 1) > 1:
             from bottleneck_lab.trace.fast.kineto_parallel import load_in_parallel
 
-            return load_in_parallel(path)
+            return load_in_parallel(path, with_nodes=_holds_frames(path, start))
         return read_kineto(file.read, path)
+
+
+def _holds_frames(path: Path, start: bytes) -> bool:
+    """Return True if Python's frames were recorded, in a file that begins with `start` or, by its
+    description, in a second run: only with them is a backward traced to its forward.
+    """
+    if _WITH_STACK.search(start):
+        return True
+    try:
+        described = json.loads(path.with_name(DESCRIPTION).read_text(encoding="utf-8"))
+        return bool(described.get("frames"))
+    except (OSError, ValueError, AttributeError):  # none, or somebody else's file of that name
+        return False
 
 
 def _opened(path: Path, *, packed: bool) -> IO[bytes]:

@@ -16,6 +16,7 @@ from bottleneck_lab.trace.one_run import refuse_unrelated
 from bottleneck_lab.trace.timeline import (
     TABLES,
     ActivityKind,
+    AutogradTable,
     DeviceInfo,
     SmallInts,
     Thread,
@@ -148,12 +149,24 @@ def _in_a_row(timelines: Sequence[Timeline]) -> Timeline:
 
 
 Item = TypeVar("Item")
+Unordered = TypeVar("Unordered", WorkTable, AutogradTable)
+_UNORDERED = ("work", "autograd")
+"""The tables of a timeline whose rows have no times and are in no order."""
 
 
 def _numbers_in(common: dict[Item, int], items: Sequence[Item]) -> SmallInts:
     """Return the number of each item among all, to which new ones are added; never empty."""
     numbers = [common.setdefault(item, len(common)) for item in items]
     return np.array(numbers or [0], dtype=np.int32)
+
+
+def _end_to_end(tables: Sequence[Unordered]) -> Unordered:
+    """Return one table of all rows of several that are in no order."""
+    kind = type(tables[0])
+    columns = [field.name for field in fields(kind)]
+    return kind(
+        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in columns}
+    )
 
 
 class _Merged:
@@ -186,7 +199,7 @@ class _Merged:
             "thread": _numbers_in(self._threads, threads),
         }
         tables = {}
-        for name in (*TABLES, "work"):
+        for name in (*TABLES, *_UNORDERED):
             table = getattr(timeline, name)
             changes: dict[str, Any] = {}
             for column in (field.name for field in fields(table)):
@@ -217,11 +230,6 @@ class _Merged:
             devices=tuple(self._devices.values()),
             emulated=any(part.emulated for part in parts),
             notes=tuple(notes),
-            work=WorkTable(
-                **{
-                    field.name: np.concatenate([getattr(part.work, field.name) for part in parts])
-                    for field in fields(WorkTable)
-                }
-            ),
+            **{name: _end_to_end([getattr(part, name) for part in parts]) for name in _UNORDERED},
             **{name: concatenate([getattr(part, name) for part in parts]) for name in TABLES},
         )

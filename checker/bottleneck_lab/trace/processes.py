@@ -40,7 +40,7 @@ def split_processes(timeline: Timeline) -> Timeline:
     rank_of = np.array([ranks.get(pid, 0) for pid in process_of] or [0], dtype=np.int32)
     host = {
         name: replace(table, rank=rank_of[table.thread])
-        for name in (*HOST, "memory")
+        for name in (*HOST, "memory", "autograd")
         for table in [getattr(timeline, name)]
     }
     owners = _owners(timeline, host["runtime"], len(ranks))

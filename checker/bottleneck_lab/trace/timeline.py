@@ -173,6 +173,34 @@ NO_WORK = WorkTable(
 
 
 @dataclass(frozen=True, slots=True)
+class AutogradTable:
+    """Operators with the number of the node of autograd that they made, or that they undo.
+
+    `external` joins them to `HostTable.correlation` of operators. `forward` is 0 in the forward,
+    where the last of several operators with one `sequence` number made the node; in the backward it
+    is the thread of that forward, by a number of PyTorch's own. In no order.
+    """
+
+    external: Numbers
+    rank: SmallInts
+    thread: Numbers
+    sequence: Ints
+    forward: SmallInts
+
+    def __len__(self) -> int:
+        return len(self.external)
+
+
+NO_AUTOGRAD = AutogradTable(
+    external=np.empty(0, dtype=np.int64),
+    rank=np.empty(0, dtype=np.int32),
+    thread=np.empty(0, dtype=np.int32),
+    sequence=np.empty(0, dtype=np.int64),
+    forward=np.empty(0, dtype=np.int32),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Thread:
     """A host thread; `tid` is as the tool wrote it."""
 
@@ -221,6 +249,7 @@ class Timeline:
     facts: dict[str, str] = field(default_factory=dict)
     counters: tuple[KernelCounters, ...] = ()
     work: WorkTable = NO_WORK
+    autograd: AutogradTable = NO_AUTOGRAD
 
     @property
     def _timed(self) -> tuple[DeviceTable | HostTable, ...]:

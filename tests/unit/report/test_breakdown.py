@@ -245,6 +245,23 @@ def test_transfers_that_others_are_waited_for_beside_gain_nothing():
     assert "ranks would still wait" in describe_removal(sent, 1.0, 10, "the run", waits)
 
 
+def test_a_line_says_how_much_of_its_device_time_is_its_backward(draw):
+    """None is said of what takes 1% or less."""
+    summary = summarise(made_up_capture.capture())
+    use = msgspec.structs.replace(summary.devices[0], busy_ns=summary.wall_ns)
+    whole = summary.wall_ns // 2
+    lines = [
+        LineRow("a.py(2): f", 1, 5, whole, exact=True, backward_device_ns=whole * 2 // 3),
+        LineRow("b.py(3): g", 1, 5, whole, exact=True, backward_device_ns=whole // 1000),
+    ]
+    summary = msgspec.structs.replace(summary, devices=[use], lines=lines)
+    _, listed = draw(render_summary, summary).split("Your lines of Python")
+    assert listed.startswith(", by device time launched, with that of their backward")
+    assert "a.py(2): f (66.7% of it in its backward)\n" in listed
+    assert "b.py(3): g\n" in listed
+    assert "of it by their backward" in str(lines_table(summary))
+
+
 @pytest.mark.parametrize(("busy_share", "first"), [(0.1, "slow.py(1): f"), (0.9, "big.py(2): f")])
 def test_lines_are_listed_by_the_time_that_matters(busy_share, first):
     """A line that the host is slow in, and one that launches long work."""

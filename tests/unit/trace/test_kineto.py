@@ -4,6 +4,8 @@ everything else.
 
 import gzip
 import json
+import os
+import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import fields
@@ -25,7 +27,7 @@ from bottleneck_lab.trace.kineto import reader
 from bottleneck_lab.trace.kineto.columns import BLOCK_ROWS, SPAN, RowBlocks
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES
-from bottleneck_lab.trace.timeline import Timeline, narrowed
+from bottleneck_lab.trace.timeline import TABLES, Timeline, narrowed
 
 from ...processes import another_thread
 
@@ -54,7 +56,7 @@ OPERATOR = {
     "tid": 11,
     "ts": 4458676522600.001,
     "dur": 50.5,
-    "args": {"External id": 3},
+    "args": {"External id": 3, "Sequence number": 12, "Fwd thread id": 0},
 }
 LAUNCH = {
     "ph": "X",
@@ -107,7 +109,7 @@ def written(tmp_path: Path, content: bytes | dict | list, name: str = "trace.jso
 def same(a: Timeline, b: Timeline) -> bool:
     if a.strings != b.strings or a.threads != b.threads:
         return False
-    for name in ("device", "runtime", "operators", "ranges", "python", "memory", "work"):
+    for name in (*TABLES, "work", "autograd"):
         left, right = getattr(a, name), getattr(b, name)
         for column in fields(left):
             if not np.array_equal(
@@ -398,6 +400,8 @@ def test_ranks_are_merged_on_one_clock(tmp_path):
     assert len(both.device) == 2
     assert both.device.start[1] - both.device.start[0] == 2000
     assert {thread.rank for thread in both.threads} == {1, 3}
+    assert both.autograd.rank.tolist() == [3, 1]
+    assert [both.threads[number].rank for number in both.autograd.thread.tolist()] == [3, 1]
 
 
 LAID_OUT = "{\n" + '  "schemaVersion": 1,\n  "traceEvents": [\n%s\n  ],\n  "traceName": "x"\n}\n'
@@ -424,7 +428,7 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
         for i, event in enumerate(EVENTS * 30)
     ]
     inputs = {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
-    product = {**OPERATOR, "name": "aten::mm", "args": inputs}
+    product = {**OPERATOR, "name": "aten::mm", "args": {**inputs, "Sequence number": 12}}
     path = written(tmp_path, laid_out([product, *events, product]))
     handed_over = []
     add_second_half = kineto_parallel.add_second_half
@@ -438,7 +442,43 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
         timeline = kineto_parallel.load_in_parallel(path)
         assert same(timeline, alone(path))
     assert [timeline.strings[at] for at in timeline.work.shapes.tolist()] == ["8×4 by 4×2"] * 2
+    assert timeline.autograd.sequence.tolist()[-1:] == [12]
     assert handed_over
+
+
+def test_operators_keep_the_number_of_the_node_they_made_or_undo(tmp_path):
+    backward = {"External id": 4, "Sequence number": 12, "Fwd thread id": 1}
+    undone = {**OPERATOR, "tid": 12, "ts": OPERATOR["ts"] + 90, "args": backward}
+    odd = {**OPERATOR, "args": {"External id": 5, "Sequence number": -1, "Fwd thread id": 0}}
+    timeline = load(written(tmp_path, trace([OPERATOR, undone, odd])))
+    rows = timeline.autograd
+    assert rows.external.tolist() == [3, 4]
+    assert rows.sequence.tolist() == [12, 12]
+    assert rows.forward.tolist() == [0, 1]
+    assert [timeline.threads[number].tid for number in rows.thread.tolist()] == ["11", "12"]
+    assert rows.rank.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("head", "description", "numbers"),
+    [
+        ("", None, []),
+        ('"with_stack": 1,', None, [12, 12]),
+        ("", {"files": ["trace.json"], "frames": ["frames.json"]}, [12, 12]),
+        ("", {"files": ["trace.json"]}, []),
+        ("", "nothing of ours", []),
+    ],
+)
+def test_a_large_trace_without_frames_has_no_numbers_of_nodes(
+    tmp_path, monkeypatch, head, description, numbers
+):
+    """They take time, and nothing but lines of Python needs them."""
+    monkeypatch.setattr(sys.modules["bottleneck_lab.trace.load"], "WORTHWHILE_BYTES", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    path = written(tmp_path, laid_out([OPERATOR, OPERATOR]).replace(b"{", b"{" + head.encode(), 1))
+    if description is not None:
+        (tmp_path / "capture.json").write_text(json.dumps(description))
+    assert load(path).autograd.sequence.tolist() == numbers
 
 
 def test_two_processes_join_the_halves_of_events(tmp_path):

@@ -5,14 +5,16 @@ the backward of those.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.backward import Backward, forward_operator, trace_backward
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
@@ -42,12 +44,12 @@ _LIBRARY = re.compile(
     r"|linecache|logging|multiprocessing|os|pathlib|pickle|posixpath|re|shutil|socket|subprocess"
     r"|tempfile|typing|warnings|weakref|zipfile)[/.(]"
 )
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
 _ENGINE = re.compile(r"^autograd::")
-_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _AT_LINE = re.compile(r"\(\d+\): ")
 _FOLDERS = re.compile(r"^[^()]*/")
 
+CLOCKS_DIFFER_NS = 1_000
+"""The clocks of lines and of operators differ by so much."""
 NO_OPERATORS = np.empty(0, dtype=np.int32)
 
 LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
@@ -66,8 +68,8 @@ class LineRow(msgspec.Struct, frozen=True):
     hold it. Otherwise the function, by the line where it is defined, or by none where it ran all
     the while. `operators`: calls of operators from there that no other operator encloses (the
     backward's are none), and `operator_ns` their time on the host; `backward_ns`: the host's time
-    in their backward, shared out by operator; `device_ns`: work launched while the line ran, which
-    on the line that calls `backward()` is all of the backward's.
+    in their backward; `device_ns`: work launched while the line ran, and by the backward of what
+    ran, `backward_device_ns`. The line that calls `backward()` has what is traced to no other.
     """
 
     line: str
@@ -78,6 +80,7 @@ class LineRow(msgspec.Struct, frozen=True):
     operators: int = 0
     operator_ns: int = 0
     backward_ns: int = 0
+    backward_device_ns: int = 0
     rank: int = -1
     """Of exact lines; functions are summed over all ranks."""
 
@@ -89,8 +92,11 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     if not len(timeline.python):
         return []
     rows: list[LineRow] = []
-    for track, threads in _tracks(timeline):
-        rows += _of_track(timeline, calls, track, threads)
+    tracks = _tracks(timeline)
+    if tracks:
+        charges = _charges(timeline, calls, tracks)
+    for track, threads in tracks:
+        rows += _of_track(timeline, calls, charges, track, threads)
     rows = rows or _of_functions(timeline, calls)
     return sorted(rows, key=lambda row: -max(row.device_ns, row.host_ns + row.backward_ns))[:top]
 
@@ -317,8 +323,61 @@ def _engine_threads(timeline: Timeline) -> set[int]:
     return set(np.unique(operators.thread[named(timeline, operators, _ENGINE)]).tolist())
 
 
+class _Charges(NamedTuple):
+    """What each row of a call tree counts to: the name of a line, and the track of the thread with
+    it (-1: none); `traced` are the rows that a line of the forward has from its backward.
+    """
+
+    line: SmallInts
+    track: SmallInts
+    traced: NDArray[np.bool_]
+    backward_ns: Ints
+    """The time of rows of the backward, without that of those inside; 0 of all others."""
+
+
+def _charges(
+    timeline: Timeline, calls: CallTree, tracks: Sequence[tuple[int, list[int]]]
+) -> _Charges:
+    """Return the lines that operators and calls count to: those on which they ran, and of the
+    backward those of the forward that it undoes.
+    """
+    backward = trace_backward(timeline, calls)
+    lines, tracks_of = (np.full(len(calls.layer), -1, dtype=np.int32) for _ in range(2))
+    track_of = np.full(len(timeline.threads), -1, dtype=np.int32)
+    for track, threads in tracks:
+        track_of[threads] = track
+    for layer, table in ((OPERATOR, timeline.operators), (RUNTIME, timeline.runtime)):
+        lines[calls.rows(layer)] = lines_at(timeline, table)
+        tracks_of[calls.rows(layer)] = track_of[table.thread]
+    # Python of the program's own that runs in a backward has lines of its own there.
+    began = np.full(len(calls.layer), -1, dtype=np.int32)
+    rows = calls.rows(OPERATOR)
+    operators = timeline.operators
+    began[rows] = lines_at(timeline, replace(operators, end=operators.start + 2 * CLOCKS_DIFFER_NS))
+    own = (backward.node >= 0) & (lines != began[backward.node])
+    undone = backward.undone(own)
+    traced = (undone != np.arange(len(undone))) & (lines[undone] >= 0)
+    undone = np.where(traced, undone, np.arange(len(undone)))
+    return _Charges(
+        lines[undone], tracks_of[undone], traced, _own_times(operators, calls, backward)
+    )
+
+
+def _own_times(operators: HostTable, calls: CallTree, backward: Backward) -> Ints:
+    """Return the time of each row of the backward without that of those inside it, ns."""
+    own = np.zeros(len(calls.layer), dtype=np.int64)
+    own[calls.rows(OPERATOR)] = operators.end - operators.start
+    nodes = np.flatnonzero(backward.node == np.arange(len(own)))
+    duration, above = own[nodes], calls.tree.parent[nodes]
+    inside = np.where(above >= 0, backward.node[above], -1)
+    own = np.zeros(len(own), dtype=np.int64)
+    own[nodes] = duration
+    np.subtract.at(own, inside[inside >= 0], duration[inside >= 0])
+    return np.maximum(own, 0)
+
+
 def _of_track(
-    timeline: Timeline, calls: CallTree, track: int, threads: list[int]
+    timeline: Timeline, calls: CallTree, charges: _Charges, track: int, threads: list[int]
 ) -> Iterator[LineRow]:
     """Yield the lines that ran one after another on a thread, each with what began in it."""
     lines = take(timeline.python, timeline.python.thread == track)
@@ -330,25 +389,27 @@ def _of_track(
     lines = take(replace(lines, start=start, end=end), end > start)
     if not len(lines):
         return
-    operators = timeline.operators
-    top = nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0
-    line = _line_of(lines, operators, np.isin(operators.thread, threads))
+    operators, count = timeline.operators, len(timeline.strings)
+    mine = (charges.track == track) & (charges.line >= 0)
+    rows = calls.rows(OPERATOR)
+    line = np.where(mine & ~charges.traced, charges.line, np.int32(-1))[rows]
+    top = nearest_above(calls, OPERATOR)[rows] < 0
     # The backward's operators are no calls that the line makes.
-    engine = named(timeline, operators, _ENGINE)
-    outer = np.flatnonzero(top & (line >= 0) & ~engine)
-    launched = np.zeros(len(timeline.strings), dtype=np.int64)
-    for layer, table in ((OPERATOR, operators), (RUNTIME, timeline.runtime)):
-        # The line in the middle of the very call that launched it, as a query has it.
-        at = _line_of(lines, table, np.isin(table.thread, threads))
-        known = at >= 0
-        np.add.at(launched, at[known], calls.device_ns[calls.rows(layer)][known])
-    count = len(timeline.strings)
+    outer = np.flatnonzero(top & (line >= 0) & ~named(timeline, operators, _ENGINE))
 
     def by_line(names: SmallInts, values: Ints | None = None) -> Ints:
         return np.bincount(names, weights=values, minlength=count).astype(np.int64)
 
+    launched, undone, undoing = (
+        by_line(charges.line[some], values[some])
+        for values, some in (
+            (calls.device_ns, mine),
+            (calls.device_ns, mine & charges.traced),
+            (charges.backward_ns, mine & charges.traced),
+        )
+    )
     duration = operators.end - operators.start
-    backward = _backward(timeline, line, duration, count)
+    undoing += _backward_by_name(timeline, line, np.where(charges.traced[rows], 0, duration), count)
     times, hosts = by_line(lines.name), by_line(lines.name, lines.end - lines.start)
     called = line[outer]
     counts, lengths = (by_line(called, values) for values in (None, duration[outer]))
@@ -361,7 +422,8 @@ def _of_track(
             exact=True,
             operators=int(counts[i]),
             operator_ns=int(lengths[i]),
-            backward_ns=int(backward[i]),
+            backward_ns=int(undoing[i]),
+            backward_device_ns=int(undone[i]),
             rank=int(lines.rank[0]),
         )
 
@@ -376,19 +438,18 @@ def _line_of(lines: HostTable, operators: HostTable, mine: NDArray[np.bool_]) ->
     return np.where(within, lines.name[np.maximum(at, 0)], np.int32(-1))
 
 
-def _backward(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -> Ints:
-    """Return host time of the operators' backward by line: that of MulBackward0 goes to the lines
-    that call aten::mul, by how often they do.
+def _backward_by_name(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -> Ints:
+    """Return host time of the operators' backward by line, where it is not traced to calls: that of
+    MulBackward0 goes to the lines that call aten::mul, by how often they do.
     """
     operators, times = timeline.operators, np.zeros(count)
     numbers = {name: number for number, name in enumerate(timeline.strings)}
     for name, number in numbers.items():
-        backward = _BACKWARD.match(name)
-        forward = f"aten::{_WORD.sub('_', backward[1]).lower()}" if backward else ""
-        if forward not in numbers:
+        forward = numbers.get(forward_operator(name)) if _ENGINE.match(name) else None
+        if forward is None:
             continue
         # Lines share the backward's time by their calls: it is not recorded which call each undoes.
-        mine = operators.name == numbers[forward]
+        mine = operators.name == forward
         called = np.bincount(line[mine & (line >= 0)], minlength=count)
         times += duration[operators.name == number].sum() * called / max(int(mine.sum()), 1)
     return times.astype(np.int64)
@@ -417,12 +478,22 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
         above[above >= 0], weights=duration[above >= 0], minlength=len(layer)
     ).astype(np.int64)
     host = np.maximum(duration - inside[rows], 0)
-    device = np.zeros(len(layer), dtype=np.int64)
-    launched = np.flatnonzero((calls.device_ns > 0) & (nearest >= 0))
-    np.add.at(device, nearest[launched], calls.device_ns[launched])
+    # A backward counts to the function that made what it undoes, unless it is the user's own.
+    backward = trace_backward(timeline, calls)
+    undone = backward.undone((backward.node >= 0) & (nearest != nearest[backward.node]))
+    undone = np.where(nearest[undone] >= 0, undone, np.arange(len(undone)))
+    traced = undone != np.arange(len(undone))
+    device, backward_device, undoing = (np.zeros(len(layer), dtype=np.int64) for _ in range(3))
+    for sums, some, values in (
+        (device, nearest[undone] >= 0, calls.device_ns),
+        (backward_device, traced, calls.device_ns),
+        (undoing, traced, _own_times(timeline.operators, calls, backward)),
+    ):
+        np.add.at(sums, nearest[undone[some]], values[some])
     key = python.name[own].astype(np.int32) * 2 + _all_along(timeline)[own]
-    times, hosts, devices = (
-        np.bincount(key, weights=values) for values in (None, host, device[rows])
+    times, hosts, devices, undone_on_host, undone_on_device = (
+        np.bincount(key, weights=values)
+        for values in (None, host, device[rows], undoing[rows], backward_device[rows])
     )
     return [
         LineRow(
@@ -430,6 +501,8 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
             int(times[i]),
             int(hosts[i]),
             int(devices[i]),
+            backward_ns=int(undone_on_host[i]),
+            backward_device_ns=int(undone_on_device[i]),
         )
         for i in np.flatnonzero(times).tolist()
     ]

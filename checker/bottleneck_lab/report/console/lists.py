@@ -11,6 +11,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     costly_lines,
     costly_operators,
+    describe_backward,
     describe_finding_gain,
     describe_late_ranks,
     describe_lines,
@@ -283,7 +284,8 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         sheet.heading(describe_lines(summary, on_device=on_device))
     for ns, row in rows[:TOP]:
         code = summary.code.get(row.line, "")
-        sheet.ranked(line_label(summary, row), ns / wall, words.format_duration(ns), code)
+        name = line_label(summary, row) + (describe_backward(row) if on_device else "")
+        sheet.ranked(name, ns / wall, words.format_duration(ns), code)
     rest = time_of_other_lines(summary, rows[:TOP]) if on_device and rows else 0
     if rest:
         sheet.ranked(words.REST, rest / wall, words.format_duration(rest))

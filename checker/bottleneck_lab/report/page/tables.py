@@ -209,7 +209,10 @@ def lines_table(summary: Summary) -> Markup | None:
     if on_device:
         head.insert(2, "device time launched")
     # torch.profiler alone records functions, which count no operators of their own.
-    backward = exact and any(row.backward_ns for row in summary.lines)
+    backward = any(row.backward_ns for row in summary.lines)
+    undone = on_device and any(row.backward_device_ns for row in summary.lines)
+    if undone:
+        head.insert(3, "of it by their backward")
     if exact:
         head += ["operators"]
     if backward:
@@ -220,6 +223,8 @@ def lines_table(summary: Summary) -> Markup | None:
         cell = [where, f"{row.calls:,}", words.format_duration(row.host_ns)]
         if on_device:
             cell.insert(2, words.format_duration(row.device_ns))
+        if undone:
+            cell.insert(3, words.format_duration(row.backward_device_ns))
         if exact:
             cell.append(f"{row.operators:,}")
         if backward:

@@ -58,14 +58,14 @@ class _Piece:
     offset: int
 
 
-def load_in_parallel(path: Path) -> Timeline:
+def load_in_parallel(path: Path, *, with_nodes: bool = True) -> Timeline:
     """Read a plain Kineto trace as `read_kineto` does, in two processes. For files of
-    `load.WORTHWHILE_BYTES` or more.
+    `load.WORTHWHILE_BYTES` or more. Autograd's nodes may be left out, to take less time.
     """
     keep_small()
-    columns = Columns()
+    columns = Columns(with_nodes=with_nodes)
     with path.open("rb") as file, SecondReader() as second:
-        guess = _start(second, file, path)
+        guess = _start(second, file, path, with_nodes=with_nodes)
         reader = None if guess is None else _Reader(file, columns, second, guess)
         stream = EventStream(reader or file.read, path, decode)
         if reader:
@@ -87,7 +87,7 @@ def _by_threads(first: Callable[[], First], second: Callable[[], Second]) -> tup
         return first(), of_second.result()
 
 
-def _start(second: SecondReader, file: IO[bytes], path: Path) -> int | None:
+def _start(second: SecondReader, file: IO[bytes], path: Path, *, with_nodes: bool) -> int | None:
     """Start the other process; where it begins. None when there is no such process, or the file is
     not laid out as Kineto does.
 
@@ -102,7 +102,7 @@ def _start(second: SecondReader, file: IO[bytes], path: Path) -> int | None:
         at = file.read(CHUNK_BYTES).find(_BETWEEN)
         file.seek(0)
         guess = None if at < 0 else middle + at + len(_BETWEEN)
-        if guess is None or start(write_half, str(path), guess):
+        if guess is None or start(write_half, str(path), guess, int(with_nodes)):
             return guess
     return None
 
@@ -134,12 +134,12 @@ class _Reader:
         return self._file.read(size)
 
 
-def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
+def write_half(shared: IO[bytes], path: str, start: int | str, with_nodes: int | str) -> None:
     """Decode from `start` to the end of the events, in the other process.
 
     Rows are handed over as they come, so that little memory is needed.
     """
-    columns = Columns()
+    columns = Columns(with_nodes=bool(int(with_nodes)))
     tables = columns.tables.items()
     numbered = (0, 0)
     with Path(path).open("rb") as file:

@@ -66,6 +66,7 @@ WORK = np.dtype(
         ("precision", "i1"),
     ]
 )
+AUTOGRAD = np.dtype([("external", "i8"), ("sequence", "i8"), ("thread", "i4"), ("forward", "i4")])
 
 # A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over
 # the memory.
@@ -78,7 +79,13 @@ Block = tuple[NDArray[Any], Numbering]
 
 TIMES = ("start", "duration")
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
-DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "work": WORK}
+DTYPES = {
+    **dict.fromkeys(HOST_TABLES, SPAN),
+    "device": DEVICE,
+    "memory": MEMORY,
+    "work": WORK,
+    "autograd": AUTOGRAD,
+}
 
 
 class Numbers(dict[Any, int]):
@@ -248,10 +255,11 @@ def _packed(columns: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 class Columns:
     """Gathers the columns of a trace piece by piece. Threads are numbered by (process, thread),
-    both as text.
+    both as text. Those of autograd's nodes are left out unless `with_nodes`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_nodes: bool = True) -> None:
+        self._with_nodes = with_nodes
         self.names = Numbers(str)
         self.threads = Numbers(_thread)
         self._processes = _Processes(self.threads)
@@ -277,9 +285,7 @@ class Columns:
             groups[event.table].append(event)
         for table in HOST_TABLES:
             if groups[table]:
-                self._spans(
-                    groups[table], self.tables[table].room(len(groups[table])), table == "runtime"
-                )
+                self._spans(groups[table], self.tables[table].room(len(groups[table])), table)
         counted = [e for e in groups["operators"] if e.name in COUNTED and e.args.dims]
         if counted:
             self.tables["work"].add(self._work(counted))
@@ -334,16 +340,28 @@ class Columns:
                 self.malformed += 1
         return good
 
-    def _spans(self, events: list[Any], rows: NDArray[Any], is_call: bool) -> None:
+    def _spans(self, events: list[Any], rows: NDArray[Any], table: str) -> None:
         rows["start"] = _array("d", [event.ts for event in events])
         rows["duration"] = _array("d", [event.dur for event in events])
         rows["name"] = self._name_numbers(events)
         rows["thread"] = self._thread_numbers(events)
-        rows["correlation"] = (
-            _integers([event.args.correlation for event in events])
-            if is_call
-            else _external(events)
-        )
+        args = [event.args for event in events]
+        if table == "runtime":
+            rows["correlation"] = _integers([arg.correlation for arg in args])
+        else:
+            rows["correlation"] = _external(args)
+        if table == "operators" and self._with_nodes:
+            self._nodes(args, rows)
+
+    def _nodes(self, args: list[Any], spans: NDArray[Any]) -> None:
+        """Take the numbers of autograd's nodes from operators, whose rows these are."""
+        numbered = [i for i, arg in enumerate(args) if arg.sequence >= 0]
+        if numbered:
+            rows, spans = self.tables["autograd"].room(len(numbered)), spans[numbered]
+            rows["external"] = spans["correlation"]
+            rows["thread"] = spans["thread"]
+            rows["sequence"] = _integers([args[i].sequence for i in numbered])
+            rows["forward"] = _integers([args[i].forward for i in numbered])
 
     def _name_numbers(self, events: list[Any]) -> NDArray[Any]:
         return _array("i", [*map(self.names.__getitem__, [event.name for event in events])])
@@ -364,7 +382,7 @@ class Columns:
         rows["start"] = _array("d", [event.ts for event in events])
         rows["duration"] = _array("d", [event.dur for event in events])
         rows["correlation"] = _integers([arg.correlation for arg in args])
-        rows["external"] = _external(events)
+        rows["external"] = _external(args)
         rows["name"] = self._name_numbers(events)
         rows["kind"] = [event.kind for event in events]
         rows["device"] = [
@@ -397,7 +415,8 @@ class Columns:
 
     def _work(self, events: list[Any]) -> NDArray[Any]:
         rows = []
-        for event, external in zip(events, _external(events).tolist(), strict=True):
+        externals = _external([event.args for event in events]).tolist()
+        for event, external in zip(events, externals, strict=True):
             args = event.args
             key = (event.name, *(bytes(part) for part in (args.dims, args.types, args.values)))
             if key not in self._works:
@@ -409,14 +428,14 @@ class Columns:
         return np.array(rows, dtype=WORK)
 
 
-def _external(events: list[Any]) -> NDArray[np.int64]:
+def _external(args: list[Any]) -> NDArray[np.int64]:
     """Return the number that joins an operator to the work of the device; old traces write its key
     without a capital.
     """
-    args = [event.args for event in events]
-    return _integers(
-        [arg.external if arg.external > arg.external_old else arg.external_old for arg in args]
-    )
+    external = _integers([arg.external for arg in args])
+    if external.min() < 0:
+        external = np.maximum(external, _integers([arg.external_old for arg in args]))
+    return external
 
 
 def _to_ns(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:

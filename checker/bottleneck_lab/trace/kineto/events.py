@@ -68,6 +68,11 @@ class _Shaped(_Operator, gc=False, frozen=True):
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
 
 
+class _Numbered(_Shaped, gc=False, frozen=True):
+    sequence: int = msgspec.field(name="Sequence number", default=-1)
+    forward: int = msgspec.field(name="Fwd thread id", default=0)
+
+
 class _Activity(_Shaped, gc=False, frozen=True):
     correlation: int = -1
     device: int | None = None
@@ -83,6 +88,8 @@ class _Activity(_Shaped, gc=False, frozen=True):
 
 
 class _Args(_Activity, gc=False, frozen=True):
+    sequence: int = msgspec.field(name="Sequence number", default=-1)
+    forward: int = msgspec.field(name="Fwd thread id", default=0)
     changed: int | None = msgspec.field(name="Bytes", default=None)
     allocated: int = msgspec.field(name="Total Allocated", default=-1)
     reserved: int = msgspec.field(name="Total Reserved", default=-1)
@@ -153,7 +160,7 @@ def _kinds_of_event() -> list[type[msgspec.Struct]]:
     """Return one type a category: the decoder tells them apart by it, and skips what a type has no
     field for. Old traces write categories with a capital.
     """
-    args = {"device": _Activity, "runtime": _Call, "operators": _Shaped}
+    args = {"device": _Activity, "runtime": _Call, "operators": _Numbered}
     types = []
     for category, table in {
         **HOST_CATEGORIES,

@@ -23,6 +23,7 @@ from bottleneck_lab.trace.names import (
 )
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
+    AutogradTable,
     DeviceInfo,
     DeviceTable,
     HostTable,
@@ -121,7 +122,7 @@ def assemble(
             " on_trace_ready. JSON from rocprof before version 3 and from browsers is not read.",
         )
     events = sum(map(len, (device, operators, ranges, runtime, python)))
-    work, memory = columns.take("work"), columns.take("memory")
+    work, memory, autograd = (columns.take(name) for name in ("work", "memory", "autograd"))
     return Timeline(
         source=str(source),
         format="kineto",
@@ -144,6 +145,7 @@ def assemble(
         notes=(*reader_notes, *_notes(columns, metadata, sum(bad), events)),
         facts={key: str(metadata[key])[:80] for key in _FACTS if key in metadata},
         work=WorkTable(rank=np.full(len(work["name"]), rank, dtype=np.int32), **work),
+        autograd=AutogradTable(rank=np.full(len(autograd["thread"]), rank, np.int32), **autograd),
     )
 
 

@@ -1,0 +1,262 @@
+"""A backward counts to the lines of the forward that it undoes. Every case is made up, with what
+each line launches beside it, before and after.
+"""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, summarise
+from bottleneck_lab.trace.names import LINES_OF
+
+MAIN, ENGINE, OTHER = 8, 9, 10
+ENGINE_CALL = "autograd::engine::evaluate_function: "
+BACKWARD = "train.py(50): main"
+
+
+class Program:
+    """Rows of a made-up training step: every operator takes 10 us and launches its kernel."""
+
+    def __init__(self, *, functions: bool = False, pid: int = 7, device: int = 0) -> None:
+        self.rows, self.at, self.launches = [], 0.0, 1000 * device
+        self.functions, self.pid, self.device = functions, pid, device
+
+    def row(self, category: str, name: str, start: float, dur: float, tid, **args) -> None:
+        fields = {"ph": "X", "cat": category, "name": name, "pid": self.pid, "tid": tid}
+        self.rows.append({**fields, "ts": 1e6 + start, "dur": dur, "args": args})
+
+    def line(self, name: str, start: float, end: float, tid=MAIN) -> None:
+        track = tid if self.functions else f"{LINES_OF}{tid}"
+        self.row("python_function", name, start, end - start, track)
+
+    def operator(self, name: str, sequence: int, kernel_us: float, tid=MAIN, forward: int = 0):
+        """Take 10 us for an operator, which launches a kernel of its own in its middle."""
+        self.launches += 1
+        numbers = {"Sequence number": sequence, "Fwd thread id": forward} if sequence >= 0 else {}
+        self.row("cpu_op", name, self.at, 10, tid, **{"External id": self.launches}, **numbers)
+        self.row("cuda_runtime", "cudaLaunchKernel", self.at + 4, 2, tid, correlation=self.launches)
+        where = {"device": self.device, "stream": 7, "correlation": self.launches}
+        self.row("kernel", "k", self.at + 6, kernel_us, 7, **where)
+        self.at += 12
+
+    def node(self, name: str, sequence: int, kernel_us: float, tid=ENGINE, forward: int = 1):
+        self.operator(f"{ENGINE_CALL}{name}", sequence, kernel_us, tid, forward)
+
+    def lines(self, tmp_path, name: str = "x.json"):
+        path = tmp_path / name
+        path.write_text(json.dumps({"traceEvents": self.rows}))
+        return summarise(load(path))
+
+
+def device_us(summary) -> dict[str, tuple[float, float]]:
+    """What each line launched, and what of that its backward did, us."""
+    return {row.line: (row.device_ns / 1e3, row.backward_device_ns / 1e3) for row in summary.lines}
+
+
+def forward_of_two_lines(program: Program, first: int = 20, tid=MAIN) -> None:
+    """Line 31 makes node `first` (3 us), and line 32 the next (5 us); an operator without a node
+    has the number of the one that comes after it.
+    """
+    begin = program.at
+    program.operator("aten::mul", first, 3, tid)
+    program.operator("aten::ones_like", first + 1, 1, tid)
+    program.line("model.py(31): forward", begin, program.at, tid)
+    begin = program.at
+    program.operator("aten::mm", first + 1, 5, tid)
+    program.line("model.py(32): forward", begin, program.at, tid)
+
+
+def backward_of_both(program: Program, first: int = 20, tid=ENGINE, forward: int = 1) -> None:
+    begin = program.at
+    program.node("MmBackward0", first + 1, 7, tid, forward)
+    program.node("MulBackward0", first, 9, tid, forward)
+    program.operator(f"{ENGINE_CALL}torch::autograd::AccumulateGrad", -1, 2, tid)
+    program.line(BACKWARD, begin, program.at)
+
+
+@pytest.mark.parametrize("engine", [ENGINE, MAIN])
+def test_a_backward_counts_to_the_lines_that_made_its_nodes(tmp_path, engine):
+    program = Program()
+    forward_of_two_lines(program)
+    backward_of_both(program, tid=engine)
+    summary = program.lines(tmp_path)
+    assert device_us(summary) == {
+        "model.py(31): forward": (3 + 1 + 9, 9),
+        "model.py(32): forward": (5 + 7, 7),
+        BACKWARD: (2, 0),  # no operator made what accumulates gradients
+    }
+    host_us = {row.line: row.backward_ns / 1e3 for row in summary.lines}
+    assert host_us == {"model.py(31): forward": 10, "model.py(32): forward": 10, BACKWARD: 0}
+
+
+def test_functions_have_their_backward_too(tmp_path):
+    """torch.profiler's own frames, of which a thread of the backward has none."""
+    program = Program(functions=True)
+    program.line("train.py(1): main", 0, 500)
+    forward_of_two_lines(program)
+    backward_of_both(program)
+    assert device_us(program.lines(tmp_path)) == {
+        "model.py(31): forward": (3 + 1 + 9, 9),
+        "model.py(32): forward": (5 + 7, 7),
+        "train.py: main": (0, 0),
+        BACKWARD: (0, 0),
+    }
+
+
+def test_what_was_not_recorded_stays_on_the_line_that_calls_the_backward(tmp_path):
+    """The forward of node 20 was before the recording; node 21 has no numbers at all."""
+    program = Program()
+    begin = program.at
+    program.operator("aten::mm", 22, 5)
+    program.line("model.py(32): forward", begin, program.at)
+    begin = program.at
+    program.node("MmBackward0", 22, 7)
+    program.node("MulBackward0", 20, 9)
+    program.operator(f"{ENGINE_CALL}AddBackward0", -1, 11, ENGINE)
+    program.line(BACKWARD, begin, program.at)
+    assert device_us(program.lines(tmp_path)) == {
+        "model.py(32): forward": (5 + 7, 7),
+        BACKWARD: (9 + 11, 0),
+    }
+
+
+def test_a_capture_without_frames_has_no_lines(tmp_path):
+    program = Program()
+    forward_of_two_lines(program)
+    backward_of_both(program)
+    program.rows = [row for row in program.rows if row["cat"] != "python_function"]
+    assert program.lines(tmp_path).lines == []
+
+
+def test_the_gradient_of_a_gradient_counts_to_the_first_forward(tmp_path):
+    """The first backward makes node 3 of its own thread, which the second backward undoes."""
+    program = Program()
+    forward_of_two_lines(program)
+    begin = program.at
+    node, launch = program.at, len(program.rows)
+    program.operator("aten::mul", 3, 4, ENGINE)  # inside the node, with a node of its own
+    program.at += 4
+    program.launches += 1
+    numbers = {"Sequence number": 20, "Fwd thread id": 1, "External id": program.launches}
+    row = (f"{ENGINE_CALL}MulBackward0", node - 1, program.at - node + 2, ENGINE)
+    program.row("cpu_op", *row, **numbers)
+    program.rows.insert(launch, program.rows.pop())
+    program.at += 4
+    program.line("train.py(45): penalty", begin - 1, program.at)
+    begin = program.at
+    program.node("MulBackward0", 3, 6, forward=2)
+    program.line(BACKWARD, begin, program.at)
+    assert device_us(program.lines(tmp_path)) == {
+        "model.py(31): forward": (3 + 1 + 4 + 6, 4 + 6),
+        "model.py(32): forward": (5, 0),
+        "train.py(45): penalty": (0, 0),
+        BACKWARD: (0, 0),
+    }
+
+
+@pytest.mark.parametrize("engine", [ENGINE, MAIN])
+def test_a_checkpoint_s_second_forward(tmp_path, engine):
+    """Inside the checkpoint's node the forward runs again, on the engine's thread where no lines
+    are recorded, or on the main one with its own; then its own backward runs.
+    """
+    program = Program()
+    begin = program.at
+    program.operator("CheckpointFunction", 20, 3)
+    program.line("model.py(60): forward", begin, program.at)
+    begin, launch = program.at, len(program.rows)
+    program.at += 12
+    again = program.at
+    second = 40 if engine == MAIN else 5  # every thread counts its own
+    program.operator("aten::mm", second, 5, engine)
+    ended = program.at
+    program.node("MmBackward0", second, 7, engine, 1 if engine == MAIN else 2)
+    program.launches += 1
+    numbers = {"Sequence number": 20, "Fwd thread id": 1, "External id": program.launches}
+    name = f"{ENGINE_CALL}CheckpointFunctionBackward"
+    program.row("cpu_op", name, begin, program.at - begin, engine, **numbers)
+    program.rows.insert(launch, program.rows.pop())
+    program.at += 2
+    if engine == MAIN:
+        program.line(BACKWARD, begin - 1, again - 1)
+        program.line("model.py(31): block", again - 1, ended)
+        program.line(BACKWARD, ended, program.at)
+    else:
+        program.line(BACKWARD, begin - 1, program.at)
+    expected = {
+        MAIN: {
+            "model.py(60): forward": (3, 0),
+            "model.py(31): block": (5 + 7, 7),
+            BACKWARD: (0, 0),
+        },
+        ENGINE: {"model.py(60): forward": (3 + 5 + 7, 5 + 7), BACKWARD: (0, 0)},
+    }
+    assert device_us(program.lines(tmp_path)) == expected[engine]
+
+
+def test_threads_number_their_nodes_alike(tmp_path):
+    """Two threads each make nodes 20 and 21, of different lines, which one engine undoes."""
+    program = Program()
+    begin = program.at
+    program.operator("aten::relu", 20, 2, OTHER)
+    program.operator("aten::add", 21, 4, OTHER)
+    program.line("critic.py(5): forward", begin, program.at, OTHER)
+    forward_of_two_lines(program)
+    begin = program.at
+    program.node("AddBackward0", 21, 8, forward=2)
+    program.node("ReluBackward0", 20, 16, forward=2)
+    program.line(BACKWARD, begin, program.at)
+    backward_of_both(program)
+    found = device_us(program.lines(tmp_path))
+    assert found["critic.py(5): forward"] == (2 + 4 + 8 + 16, 8 + 16)
+    assert found["model.py(31): forward"] == (3 + 1 + 9, 9)
+    assert found["model.py(32): forward"] == (5 + 7, 7)
+
+
+def test_numbers_that_start_again_are_those_of_the_latest_forward(tmp_path):
+    """Node 20 of the second step is made on line 33, with the number of line 31's in the first."""
+    program = Program()
+    forward_of_two_lines(program)
+    backward_of_both(program)
+    begin = program.at
+    program.operator("aten::mul", 20, 30)
+    program.line("model.py(33): forward", begin, program.at)
+    begin = program.at
+    program.node("MulBackward0", 20, 50)
+    program.line("train.py(51): main", begin, program.at)
+    found = device_us(program.lines(tmp_path))
+    assert found["model.py(31): forward"] == (3 + 1 + 9, 9)
+    assert found["model.py(33): forward"] == (30 + 50, 50)
+
+
+def test_two_processes_in_one_file_have_numbers_of_their_own(tmp_path):
+    first, second = Program(), Program(pid=70, device=1)
+    second.launches = 0  # External ids, too, start again
+    for program in (first, second):
+        program.row("user_annotation", "ProfilerStep#1", 0, 200, MAIN)
+    forward_of_two_lines(first)
+    backward_of_both(first)
+    begin = second.at
+    second.operator("aten::mul", 20, 11)
+    second.line("model.py(41): forward", begin, second.at)
+    begin = second.at
+    second.node("MulBackward0", 20, 13)
+    second.line(BACKWARD, begin, second.at)
+    first.rows += second.rows
+    rows = {(row.rank, row.line): row for row in first.lines(tmp_path).lines}
+    assert rows[0, "model.py(31): forward"].backward_device_ns == 9000
+    assert rows[1, "model.py(41): forward"].device_ns == (11 + 13) * 1000
+    assert rows[1, BACKWARD].device_ns == 0
+
+
+def test_a_compiled_graph_counts_to_the_line_that_calls_it(tmp_path):
+    program = Program()
+    begin = program.at
+    program.operator("CompiledFunction", 20, 40)
+    program.line("train.py(30): main", begin, program.at)
+    begin = program.at
+    program.node("CompiledFunctionBackward", 20, 80)
+    program.line(BACKWARD, begin, program.at)
+    assert device_us(program.lines(tmp_path)) == {
+        "train.py(30): main": (40 + 80, 80),
+        BACKWARD: (0, 0),
+    }
