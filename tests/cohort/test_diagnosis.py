@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from bottleneck_lab import catalog
 from bottleneck_lab.analysis.selection import figures_within
@@ -168,10 +169,11 @@ def test_whose_evidence_was_misread_has_named_the_cause(tmp_path, dataloader, ha
     diagnosis = Diagnosis(
         dataloader, files, laid_out(tmp_path / "capture", capture()), Record([misread], Help(), 1)
     )
-    standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
+    passed = verdict_of(dataloader, files, "virtual", Outcome.PASS)
+    standing = diagnosis.standing(passed)
     assert (standing.named, standing.measured) == (True, False)
     wording = "cause named on the first try with 1 hint, evidence wrong"
-    assert describe_standing(standing) == wording
+    assert describe_standing(replace(passed, diagnosis=standing)) == wording
     # The files hold the right figure meanwhile: it passes, and earns nothing.
     results, _ = diagnosis.graded("virtual")
     assert [one.id for one in results if one.corrected is True] == ["evidence"]
@@ -185,7 +187,7 @@ def test_evidence_of_a_first_diagnosis_read_off_another_capture_is_not_known(
     both = Record([first, *record.commitments], Help(), 1)
     diagnosis = Diagnosis(dataloader, files, laid_out(tmp_path / "capture", capture()), both)
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual"))
-    assert (standing.named, standing.measured, standing.corrections) == (True, UNSET, 1)
+    assert (standing.named, standing.measured, standing.corrections) == (True, UNSET, 0)
 
 
 def test_who_was_told_has_not_named_the_cause(tmp_path, dataloader, handed_in):

@@ -20,13 +20,11 @@ from bottleneck_lab.grading.calibration import (
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import (
-    asks_for_cause,
     describe_open_gain,
     describe_standing,
     format_measured,
     headline,
     main_criteria,
-    wrong_answers,
 )
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
@@ -218,11 +216,7 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
             then = f" at first, then {corrected:.2f}x" if corrected else ""
             parts.append(f"gain predicted {predicted:.2f}x{then}, {gain}")
         before = standing
-        standing = describe_standing(
-            verdict.diagnosis,
-            names_cause=asks_for_cause(verdict),
-            wrong=wrong_answers(verdict),
-        )
+        standing = describe_standing(verdict)
         if standing != before:
             parts.append(standing)
         start = f"{number:>3}  {_when(verdict.started_at)}  "

@@ -653,13 +653,11 @@ def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
 NOT_JUDGED = "diagnosis not judged yet"
 
 
-def describe_standing(
-    standing: Standing | None, *, names_cause: bool = True, wrong: int = 0
-) -> str:
-    """State what the learner's diagnosis is worth, in a few words; empty if nothing is known about
-    it. `names_cause`: one of the lab's questions asks for the cause. `wrong`: the number of answers
-    that this check found wrong.
+def describe_standing(verdict: Verdict) -> str:
+    """State what the learner's diagnosis is worth, in a few words: how the first one did, how often
+    the learner has answered, and if the answers are right now. Empty if nothing is known about it.
     """
+    standing, wrong = verdict.diagnosis, wrong_answers(verdict)
     if standing is None:
         return ""
     if standing.copied:
@@ -671,18 +669,16 @@ def describe_standing(
     }.get(standing.told)
     if how:
         return f"the diagnosis does not count as yours ({how})"
+    answered = _describe_answering(verdict, standing, wrong)
+    if standing.named is None:
+        judged = f"{counted(wrong, 'answer')} wrong" if wrong else NOT_JUDGED
+        return f"{judged}{answered}"
     hints = ""
     if standing.hints:
         hints = f" with {counted(standing.hints, 'hint')}"
-    corrected = {0: "", 1: ", corrected once", 2: ", corrected twice"}.get(
-        standing.corrections, f", corrected {standing.corrections} times"
-    )
-    if standing.named is None:
-        judged = f"{counted(wrong, 'answer')} wrong" if wrong else NOT_JUDGED
-        return f"{judged}{corrected}"
-    if not names_cause:
+    if not asks_for_cause(verdict):
         some_wrong = not standing.named or standing.measured is False
-        return f"{'not ' if some_wrong else ''}all answers right on the first try{hints}{corrected}"
+        return f"{'not ' if some_wrong else ''}all answers right on the first try{hints}{answered}"
     named = "cause named" if standing.named else "cause not named"
     evidence = ""
     then = " at first" if standing.corrections else ""
@@ -690,7 +686,26 @@ def describe_standing(
         evidence = f", {' and '.join(standing.missed)} wrong{then}"
     elif standing.measured is False:
         evidence = f", another answer was wrong{then}"
-    return f"{named} on the first try{hints}{evidence}{corrected}"
+    return f"{named} on the first try{hints}{evidence}{answered}"
+
+
+def _describe_answering(verdict: Verdict, standing: Standing, wrong: int) -> str:
+    """State how often the learner has answered, where it was more than once, and how that ended in
+    this check if it judged the answers; after a comma.
+    """
+    if not standing.corrections:
+        return ""
+    times = "twice" if standing.corrections == 1 else f"{standing.corrections + 1} times"
+    marks = [mark_of(each) for each in verdict.criteria if each.kind == "diagnosis"]
+    if wrong:
+        now = f", {counted(wrong, 'answer')} still wrong" if standing.named is not None else ""
+    elif standing.named and standing.measured is not False:
+        now = ""  # they were right from the first
+    elif "right" in marks:
+        now = ", right the last time"
+    else:
+        now = ""
+    return f", answered {times}{now}"
 
 
 def asks_for_cause(verdict: Verdict) -> bool:

@@ -36,19 +36,31 @@ def standing_of(
     An earlier check's grade of its cause, `graded_before`, stands. `solution` are the right answers
     on this machine, by default the reference solution's.
     """
-    first, *corrections = record.commitments
+    first = record.commitments[0]
     if solution is None:
         solution = load_answers(lab.solution)
     named, missed = _grade_first(lab, record, verdict, read_capture, solution)
     return Standing(
         named if graded_before is None else graded_before,
         copied=is_copied(lab, files),
-        corrections=len(corrections),
+        corrections=_count_corrections(lab, record),
         hints=first.hints,
         told=first.told,
         measured=UNSET if missed is UNSET else not missed,
         missed=missed or UNSET,
     )
+
+
+def _count_corrections(lab: Lab, record: Record) -> int:
+    """Return how many later diagnoses answer what a check judges as none before them did: another
+    prediction is no other answer, nor is one that was given before.
+    """
+    judged = [question.id for question in lab.spec.questions if not question.predicts_gain]
+    answered = {
+        tuple(str(commitment.answers.get(id_)) for id_ in judged)
+        for commitment in record.commitments
+    }
+    return len(answered) - 1
 
 
 def is_copied(lab: Lab, files: Path) -> bool:
@@ -68,7 +80,7 @@ def _grade_first(
     """Return True if the first committed diagnosis named the cause without being told, and which
     others of its answers were wrong; None and UNSET if this check cannot decide it.
     """
-    first, *corrections = record.commitments
+    first = record.commitments[0]
     if first.told:
         return False, UNSET
     graded = [result for result in verdict.criteria if result.kind == "diagnosis"]
@@ -80,7 +92,7 @@ def _grade_first(
     if device.judges_diagnosis:
         # These answers are graded against the verifier's own captures, and only the latest answers
         # are: they tell of the first diagnosis only while there is no correction.
-        if corrections:
+        if _count_corrections(lab, record):
             return False, UNSET
         names = {criterion.id for criterion in device.criteria if criterion.names_cause}
         wrong = {result.id for result in graded if not result.holds}

@@ -159,7 +159,7 @@ def test_what_was_wrong_is_said_and_the_same_standing_only_once(tmp_path, monkey
     shown = " ".join(run().output.split())
     assert shown.count("FAIL, missed: your script's capture; The capture has no shapes") == 2
     assert "wrong output" not in shown
-    assert shown.count("corrected once") == 1
+    assert shown.count("answered twice") == 1
 
 
 def test_a_check_has_the_first_prediction_and_the_corrected_one():

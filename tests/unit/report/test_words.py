@@ -327,16 +327,18 @@ def test_what_recording_cost_is_told_by_setting():
 
 
 def test_a_lab_that_asks_for_no_cause_gets_no_praise_for_one():
-    misread = Standing(True, measured=False)
-    shown = words.describe_standing(misread, names_cause=False)
+    misread = replace(made_up.slow(), diagnosis=Standing(True, measured=False))
+    shown = words.describe_standing(replace(misread, lab="resnet-top-ops"))
     assert shown == "not all answers right on the first try"
     assert "cause named" in words.describe_standing(misread)
 
 
 def test_an_answer_that_a_check_found_wrong_is_judged():
-    first = Standing(None, corrections=1)
-    assert words.describe_standing(first) == "diagnosis not judged yet, corrected once"
-    assert words.describe_standing(first, wrong=1) == "1 answer wrong, corrected once"
+    first = replace(made_up.slow(), criteria=[], diagnosis=Standing(None, corrections=1))
+    assert words.describe_standing(first) == "diagnosis not judged yet, answered twice"
+    missed = CriterionResult("evidence", "diagnosis", False, "evidence: no.")
+    judged = replace(first, criteria=[missed])
+    assert words.describe_standing(judged) == "1 answer wrong, answered twice"
 
 
 def test_work_that_ran_out_of_time_before_it_was_judged_is_not_called_correct():
@@ -365,12 +367,29 @@ def test_where_results_are_what_a_lab_is_about_the_heading_names_the_first_that_
 
 def test_the_answers_that_were_wrong_are_named():
     misread = Standing(False, measured=False, missed=["evidence", "where"])
-    assert words.describe_standing(misread) == (
+    verdict = replace(made_up.slow(), criteria=[], diagnosis=misread)
+    assert words.describe_standing(verdict) == (
         "cause not named on the first try, evidence and where wrong"
     )
-    assert words.describe_standing(replace(misread, corrections=2)) == (
-        "cause not named on the first try, evidence and where wrong at first, corrected twice"
+    corrected = replace(verdict, diagnosis=replace(misread, corrections=2))
+    assert words.describe_standing(corrected) == (
+        "cause not named on the first try, evidence and where wrong at first, answered 3 times"
     )
+
+
+@pytest.mark.parametrize(
+    ("standing", "holds", "ending"),
+    [
+        (Standing(False, corrections=1), True, ", answered twice, right the last time"),
+        (Standing(False, corrections=2), False, ", answered 3 times, 1 answer still wrong"),
+        (Standing(True, measured=True, corrections=1), True, "first try, answered twice"),
+        (Standing(False), True, "cause not named on the first try"),
+    ],
+)
+def test_a_standing_says_how_often_was_answered_and_how_that_ended(standing, holds, ending):
+    answer = CriterionResult("cause", "diagnosis", holds, "cause: …")
+    verdict = replace(made_up.slow(), criteria=[answer], diagnosis=standing)
+    assert words.describe_standing(verdict).endswith(ending)
 
 
 def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():

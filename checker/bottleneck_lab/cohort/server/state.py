@@ -26,17 +26,15 @@ from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.diagnosis import stretch_rule
-from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.words import (
     SIGNS,
-    asks_for_cause,
     describe_doubt,
     describe_open_gain,
     describe_standing,
     format_measured,
     format_target,
     mark_of,
-    wrong_answers,
 )
 from bottleneck_lab.wording import counted, spell_duration
 
@@ -151,7 +149,7 @@ def _templates() -> Environment:
         open_gain=describe_open_gain,
         measured=format_measured,
         target=format_target,
-        standing=standing,
+        standing=describe_standing,
         sign=lambda result: SIGNS[mark_of(result)],
         stretch_rule=stretch_rule,
     )
@@ -181,13 +179,6 @@ def holding(criterion: CriterionResult) -> str:
     """Return how a criterion stands: a sign and a word."""
     mark = mark_of(criterion)
     return f"{SIGNS[mark]} {mark}"
-
-
-def standing(verdict: Verdict) -> str:
-    """Return what the first diagnosis is worth, as `lab check` says it; empty if none is known."""
-    return describe_standing(
-        verdict.diagnosis, names_cause=asks_for_cause(verdict), wrong=wrong_answers(verdict)
-    )
 
 
 def figure(value: float | None, unit: str = "") -> str:

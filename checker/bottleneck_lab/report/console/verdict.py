@@ -60,11 +60,7 @@ def render_verdict(
     sentences = [
         words.describe_prediction(verdict),
     ]
-    standing = words.describe_standing(
-        verdict.diagnosis,
-        names_cause=words.asks_for_cause(verdict),
-        wrong=words.wrong_answers(verdict),
-    )
+    standing = words.describe_standing(verdict)
     if standing != words.NOT_JUDGED:  # what was not judged this time is named above
         sentences.append(standing)
     if any(sentences):
