@@ -192,7 +192,8 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "synchronisation",
         "gap-synchronisation",
         "the host had waited for the device, so the queue was empty when it continued",
-        "waiting calls, and what is late because of them",
+        "waiting calls, copies from pageable memory until the device has come to them, and what is"
+        " late because of these",
         {"calls": SYNC_CALL},
     ),
     IdleCause(

@@ -55,8 +55,9 @@ def copies(make, call: str, kind: str):
         ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", True),
         ("cuMemcpyDtoHAsync_v2", "Memcpy DtoH (Device -> Pageable)", True),
         ("cudaMemcpyAsync", PINNED, False),
-        ("hipMemcpyWithStream", "Memcpy HtoD (Pageable -> Device)", False),
-        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", False),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", False),
+        ("hipMemcpyWithStream", "Memcpy HtoD (Pageable -> Device)", True),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", True),
     ],
 )
 def test_a_copy_from_the_device_that_blocks_is_a_wait(make, tmp_path, call, kind, waits):
@@ -183,3 +184,29 @@ def test_short_python_once_a_token_is_no_launching_where_it_takes_a_sixth_of_the
     token_us, in_graph_us = 60 * 11.0 + 12.0 + 120.0, 60 * 3.9 + 12.0 + 120.0
     summary = summary_of(run, tmp_path)
     assert summary.gains["idle-launch"] <= 1.02 * token_us / in_graph_us
+
+
+def test_a_pageable_copy_waits_until_the_device_has_come_to_it_and_then_copies(make, tmp_path):
+    """Eight steps: 1 ms of kernels launched in 0.08 ms, a copy from pageable memory that returns
+    when they are done and 0.3 ms more of staging have passed, and then launches that are late.
+    """
+    run = make.Program(jitter=0)
+    for number in range(8):
+        begin = run.host
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", 100.0, host_us=8.0)
+        start, reached = run.host, run.tail[make.COMPUTE_STREAM]
+        copied = reached + 200.0
+        run.host = copied + 100.0
+        run.tail[make.COMPUTE_STREAM] = copied + 2.0
+        copy(run, make, "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", start, copied)
+        run.range(f"ProfilerStep#{number}", begin)
+    summary = summary_of(run, tmp_path)
+    (sync,) = summary.syncs
+    assert (sync.name, sync.calls) == ("cudaMemcpyAsync", 8)
+    (use,) = summary.devices
+    causes = {part.cause: part.idle_ns / 8e3 for part in use.gap_causes}
+    assert causes["copy"] == pytest.approx(200 + 98, rel=0.05)
+    # The launches of a step would be ahead if the host had not waited; those of the first are not.
+    assert causes["synchronisation"] == pytest.approx(7 * 7 / 8, abs=0.5)
+    assert causes["launch"] == pytest.approx(7 / 8, abs=0.5)

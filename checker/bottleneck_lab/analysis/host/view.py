@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL, PYTHON_NS, SHORT_PAUSE_NS
-from bottleneck_lab.analysis.host.waits import copying_calls, waiting_calls
+from bottleneck_lab.analysis.host.waits import copying_calls, queued_copies, waiting_calls
 from bottleneck_lab.analysis.rows import covered_by, look_up, named, names_in, union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import FIXED_PRICE, STEP_NAME
@@ -155,8 +155,12 @@ def view_host(
         return union_of(table, named(timeline, table, pattern) & look_up(chosen, table.thread))
 
     waiting, of_host = waiting_calls(timeline), look_up(chosen, runtime.thread)
-    waits = union_of(runtime, waiting & of_host)
     copying = copying_calls(timeline, waiting) & of_host
+    waits = union_of(runtime, waiting & of_host & ~copying)
+    sending, reached = queued_copies(timeline)
+    if len(sending):
+        mine = of_host[sending]
+        waits = iv.join(waits, iv.union(runtime.start[sending[mine]], reached[mine]))
     # A price that the model of a host charges for every step is no work that could be moved: it is
     # a part of how fast that host launches.
     fixed_price = covered("ranges", FIXED_PRICE)
