@@ -19,7 +19,8 @@ from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.analysis.device.kernels import find_interrupted
 from bottleneck_lab.analysis.device.use import find_device_uses
-from bottleneck_lab.analysis.host.lines import lines_at
+from bottleneck_lab.analysis.host.lines import lines_at, undone_lines
+from bottleneck_lab.analysis.host.nesting import outermost
 from bottleneck_lab.analysis.host.operators import build_calls
 from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
 from bottleneck_lab.analysis.host.waits import waiting_calls
@@ -33,6 +34,7 @@ from bottleneck_lab.trace.timeline import (
     ActivityKind,
     Direction,
     HostMemory,
+    SmallInts,
     Timeline,
     take,
 )
@@ -155,14 +157,26 @@ def _rows(columns: Columns, batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
 
 def columns_of(timeline: Timeline, name: str) -> Columns:
     """Return a table as plain columns: names as text, enumerations as words, a duration, and the
-    user's own line of each call in `runtime` ("" where none was recorded). Times count from the
-    start of the capture, as in a report and for `lab report --at`.
+    user's own line of each operator and call ("" where none was recorded), for calls of a backward
+    also that of the forward. Times count from the start of the capture, as in a report and for
+    `lab report --at`.
     """
-    return _columns(timeline, getattr(timeline, name), calls=name == "runtime")
+    table = getattr(timeline, name)
+    columns = _columns(timeline, table, with_lines=name in ("runtime", "operators"))
+    if name == "runtime":
+        columns["undoes"] = _texts(timeline, undone_lines(timeline))
+    if name == "operators":
+        columns["outermost"] = outermost(table).astype(np.int64)
+    return columns
 
 
-def _columns(timeline: Timeline, table: Any, *, calls: bool) -> Columns:
-    """Return the columns of a table of `timeline`, with the line of each row where it has calls."""
+def _texts(timeline: Timeline, names: SmallInts) -> NDArray[Any]:
+    """Return names as text, "" for -1."""
+    return np.append(np.array(timeline.strings or ("",), dtype=object), "")[names]
+
+
+def _columns(timeline: Timeline, table: Any, *, with_lines: bool) -> Columns:
+    """Return the columns of a table of `timeline`, with the line of each row of a host's table."""
     columns: Columns = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
     for column in fields(table):
@@ -174,8 +188,8 @@ def _columns(timeline: Timeline, table: Any, *, calls: bool) -> Columns:
         columns[column.name] = _worded(column.name, values, strings)
         if column.name == "end":
             columns["duration"] = values - columns["start"]
-    if calls:
-        columns["line"] = np.append(strings, "")[lines_at(timeline, table)]
+    if with_lines:
+        columns["line"] = _texts(timeline, lines_at(timeline, table))
     return columns
 
 
@@ -199,13 +213,16 @@ def _wait_columns(timeline: Timeline) -> Columns:
     rows, _ = find_waits(
         inside, find_causes(inside, build_calls(inside, python=False), waiting_calls(inside))
     )
-    return _columns(timeline, take(inside.runtime, rows), calls=True)
+    return _columns(timeline, take(inside.runtime, rows), with_lines=True)
 
 
 def _interruption_columns(timeline: Timeline) -> Columns:
     """Return the columns of the table `interruptions`: those of `device`, and the `excess`, ns."""
     rows, excess_ns = find_interrupted(timeline)
-    return {**_columns(timeline, take(timeline.device, rows), calls=False), "excess": excess_ns}
+    return {
+        **_columns(timeline, take(timeline.device, rows), with_lines=False),
+        "excess": excess_ns,
+    }
 
 
 def _counted_columns(timeline: Timeline) -> Columns:

@@ -249,14 +249,53 @@ QUESTIONS = (
     Question(
         "lines",
         "Which lines or functions of Python took most time in the whole capture, where recorded?"
-        " (Each with all that it calls, over all processes together; percent is of the steps' time,"
-        " so nested lines and several processes come to more than 100. Where its shortest and its"
-        " longest time are far apart, its calls do different things.)",
+        " (Each with all that it calls, summed over so many processes; percent is of the steps'"
+        " time, the mean of these processes, and nested lines come to more than 100. device_ms is"
+        " what a line launched, with backward_ms by its backward.)",
         f"""
-        SELECT name, count(*) AS times, {_TOTAL} AS total_ms,
-               min(duration) / 1e6 AS shortest_ms, max(duration) / 1e6 AS longest_ms,
-               1e8 * {_TOTAL} / (SELECT sum(duration) FROM recorded) AS percent
-        FROM {_ONCE.format("python")} AS python GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        WITH wall AS (
+            SELECT rank, 1.0 * sum(duration) / count(DISTINCT device) AS ns
+            FROM recorded GROUP BY rank),
+        ran AS MATERIALIZED (
+            SELECT python.*, threads.pid || ' ' ||
+                     CASE WHEN threads.name LIKE 'DataLoader worker%' THEN threads.tid ELSE '' END
+                     AS process
+            FROM {_ONCE.format("python")} AS python
+            LEFT JOIN threads ON threads.thread = python.thread),
+        launched AS (
+            SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
+                   sum(device.duration) / 1e6 AS device_ms,
+                   sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END) / 1e6
+                     AS backward_ms
+            FROM device JOIN runtime
+              ON runtime.correlation = device.correlation AND runtime.rank = device.rank
+            WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
+        SELECT name, times, processes, total_ms, shortest_ms, longest_ms,
+               device_ms, backward_ms, percent
+        FROM (SELECT name, sum(times) AS times, count(*) AS processes, sum(spent) / 1e6 AS total_ms,
+                     min(shortest) / 1e6 AS shortest_ms, max(longest) / 1e6 AS longest_ms,
+                     100.0 * sum(spent) / sum(coalesce(wall.ns, (SELECT max(ns) FROM wall)))
+                       AS percent
+              FROM (SELECT name, rank, process, count(*) AS times,
+                           sum(max(ran.end - begun, 0)) AS spent,
+                           min(duration) AS shortest, max(duration) AS longest
+                    FROM ran GROUP BY name, rank, process) AS each
+              LEFT JOIN wall ON wall.rank = each.rank
+              GROUP BY name)
+        LEFT JOIN launched ON launched.line = name
+        ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "line-operators",
+        "Which operators does each line call, and how long do they take on the host? (Where exact"
+        " lines were recorded; each operator with what it calls.)",
+        """
+        SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               min(duration) / 1e3 AS shortest_us, max(duration) / 1e3 AS longest_us
+        FROM operators WHERE outermost AND line != ''
+        GROUP BY line, name
+        ORDER BY sum(sum(duration)) OVER (PARTITION BY line) DESC, line, total_ms DESC LIMIT 50
         """,
     ),
     Question(

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from bottleneck_lab import load, summarise
+from bottleneck_lab import load, query, summarise
+from bottleneck_lab.analysis.questions import ask
 from bottleneck_lab.trace.names import LINES_OF
 
 MAIN, ENGINE, OTHER = 8, 9, 10
@@ -259,4 +260,25 @@ def test_a_compiled_graph_counts_to_the_line_that_calls_it(tmp_path):
     assert device_us(program.lines(tmp_path)) == {
         "train.py(30): main": (40 + 80, 80),
         BACKWARD: (0, 0),
+    }
+
+
+def test_a_query_and_a_question_have_the_line_that_a_call_undoes(tmp_path):
+    program = Program()
+    forward_of_two_lines(program)
+    backward_of_both(program)
+    program.lines(tmp_path)
+    timeline = load(tmp_path / "x.json")
+    calls = query(timeline, "SELECT line, undoes FROM runtime ORDER BY start DESC LIMIT 3").rows
+    assert calls == [
+        [BACKWARD, ""],
+        [BACKWARD, "model.py(31): forward"],
+        [BACKWARD, "model.py(32): forward"],
+    ]
+    answer = ask(timeline, "lines")
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    assert {row["name"]: (row["device_ms"], row["backward_ms"]) for row in rows} == {
+        "model.py(31): forward": pytest.approx((0.013, 0.009)),
+        "model.py(32): forward": pytest.approx((0.012, 0.007)),
+        BACKWARD: pytest.approx((0.002, 0)),
     }

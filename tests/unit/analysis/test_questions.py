@@ -286,6 +286,58 @@ def test_what_calls_itself_counts_once_as_in_a_stretch(loaded, category, questio
         assert (row["shortest_ms"], row["longest_ms"]) == (0.001, 0.5)
 
 
+def answers(timeline, question):
+    """Return the rows of an answer as dictionaries."""
+    answer = ask(timeline, question)
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+
+def test_a_line_of_several_processes_is_a_sum_over_so_many(loaded):
+    """Two workers are on a line for 800 µs each of a step of 1,000, and the main process for 500 on
+    one of its own: no percentage is above 100.
+    """
+    rows = [
+        event("user_annotation", "ProfilerStep#1", 0, 1000),
+        event("cuda_runtime", "cudaLaunchKernel", 5, 5, correlation=1),
+        kernel("gemm", 20, 980, 1),
+        event("python_function", "train.py(7): train", 0, 500, tid="lines of 1"),
+    ]
+    for worker in range(2):
+        tid = f"worker {worker}"
+        name = {"name": "thread_name", "ph": "M", "pid": 1, "tid": tid, "ts": 0}
+        rows += [
+            {**name, "args": {"name": f"DataLoader worker {worker}"}},
+            event("python_function", "data.py(3): decode", 100, 400, tid=tid),
+            event("python_function", "data.py(3): decode", 500, 400, tid=tid),
+        ]
+    decode, train = answers(loaded(*rows), "lines")
+    assert (decode["name"], decode["times"], decode["processes"]) == ("data.py(3): decode", 4, 2)
+    assert (decode["total_ms"], decode["percent"]) == (1.6, pytest.approx(80))
+    assert (train["processes"], train["percent"]) == (1, pytest.approx(50))
+
+
+def test_a_line_is_split_by_the_operators_that_it_calls(loaded):
+    """Line 7 calls two blocks in turn, of which one is a convolution inside another operator."""
+    rows = [event("python_function", "net.py(7): forward", 0, 900, tid="lines of 1")]
+    for at in (0, 400):
+        rows += [
+            event("cpu_op", "aten::conv2d", at + 10, 300),
+            event("cpu_op", "aten::convolution", at + 20, 200),
+            event("cpu_op", "aten::layer_norm", at + 320, 50 + at // 10),
+        ]
+    rows += [
+        event("python_function", "net.py(9): forward", 900, 600, tid="lines of 1"),
+        event("cpu_op", "aten::mm", 905, 400),
+    ]
+    found = answers(loaded(*rows), "line-operators")
+    columns = ("line", "name", "calls", "total_ms", "shortest_us", "longest_us")
+    assert [tuple(row[name] for name in columns) for row in found] == [
+        ("net.py(7): forward", "aten::conv2d", 2, 0.6, 300, 300),
+        ("net.py(7): forward", "aten::layer_norm", 2, 0.14, 50, 90),
+        ("net.py(9): forward", "aten::mm", 1, 0.4, 400, 400),
+    ]
+
+
 @pytest.fixture
 def two_waiting_lines(loaded):
     """Return a function that loads a step in which line 7 waits four times, for short kernels, and

@@ -21,6 +21,7 @@ from bottleneck_lab.analysis.host.operators import (
     PYTHON,
     RUNTIME,
     CallTree,
+    build_calls,
     nearest_above,
 )
 from bottleneck_lab.analysis.host.workers import worker_threads
@@ -134,6 +135,18 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
             # Each row is on one thread, so at most one track has a name for it; -1 gives way.
             names = np.maximum(names, _line_of(lines, rows, np.isin(rows.thread, threads)))
     return names
+
+
+def undone_lines(timeline: Timeline) -> SmallInts:
+    """Return the name of the line of the forward that each call of the runtime undoes, -1 for calls
+    of no backward and where that was not recorded.
+    """
+    tracks = _tracks(timeline)
+    if not tracks or not len(timeline.runtime):
+        return np.broadcast_to(np.int32(-1), len(timeline.runtime))
+    calls = build_calls(timeline, python=False)
+    charges, rows = _charges(timeline, calls, tracks), calls.rows(RUNTIME)
+    return np.where(charges.traced[rows], charges.line[rows], np.int32(-1))
 
 
 def code_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
