@@ -282,3 +282,21 @@ def test_a_query_and_a_question_have_the_line_that_a_call_undoes(tmp_path):
         "model.py(32): forward": pytest.approx((0.012, 0.007)),
         BACKWARD: pytest.approx((0.002, 0)),
     }
+
+
+def test_a_finding_names_the_lines_whose_backward_launches_late(tmp_path):
+    """Per step, line 31's backward runs for 30 nodes of 12 us, of which the device works for 3."""
+    program = Program()
+    for step in range(4):
+        begin = program.at
+        for number in range(30):
+            program.operator("aten::mul", 100 * step + number, 11)
+        program.line("model.py(31): forward", begin, program.at)
+        middle = program.at
+        for number in reversed(range(30)):
+            program.node("MulBackward0", 100 * step + number, 3)
+        program.line(BACKWARD, middle, program.at)
+        program.row("user_annotation", f"ProfilerStep#{step}", begin, program.at - begin, MAIN)
+    finding = next(row for row in program.lines(tmp_path).findings if row.id == "launch-bound")
+    expected = f" Most of that is in {BACKWARD}, mostly in the backward of model.py(31): forward."
+    assert expected in finding.evidence

@@ -238,7 +238,7 @@ def late_launches(seen: Evidence) -> list[Detection]:
     if between := _python_between(seen):
         title, advice = "Python between launches holds up the device", PYTHON_BETWEEN
         evidence += between
-    evidence += _in_other_ranks(seen, "launch")
+    evidence += seen.line_of("launch") + _in_other_ranks(seen, "launch")
     where, removal = _on_one_rank(seen, "launch", share), Removal(causes=("launch",))
     return [Detection(evidence, share, title, advice, where, removal)]
 

@@ -49,7 +49,7 @@ def trace_backward(timeline: Timeline, calls: CallTree) -> Backward:
     """Return what each row of the call tree undoes, by the numbers that PyTorch gives the nodes of
     its graph.
     """
-    rows, undone = _undone(timeline)
+    rows, undone = undone_operators(timeline)
     operators = calls.rows(OPERATOR)
     undoing = operators[rows]
     forward = np.full(len(calls.layer), -1, dtype=np.int32)
@@ -70,7 +70,7 @@ def forward_operator(name: str) -> str:
     return f"aten::{_WORD.sub('_', node[1]).lower()}" if node else ""
 
 
-def _undone(timeline: Timeline) -> tuple[SmallInts, SmallInts]:
+def undone_operators(timeline: Timeline) -> tuple[SmallInts, SmallInts]:
     """Return the operators that undo a node, and for each the operator that made it (-1: that is
     not in the capture), both as rows of the operators' table.
     """

@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.backward import Backward, forward_operator, trace_backward
+from bottleneck_lab.analysis.host.backward import (
+    Backward,
+    forward_operator,
+    trace_backward,
+    undone_operators,
+)
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
@@ -192,9 +197,35 @@ def without_folders(name: str) -> str:
 
 def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     """Return the user's own function, with its lines, that ran for most of these stretches, as
-    "file.py(23-24): function"; empty where no lines were recorded, or none ran for long.
+    "file.py(23-24): function"; empty where no lines were recorded, or none ran for long. Where that
+    was the backward of another function for long, too, that is named behind it.
     """
-    sums = _time_by_line(timeline, stretches, rank)
+    function = _longest_function(timeline, _time_by_line(timeline, stretches, rank), stretches)
+    undone = _undone_during(timeline, stretches, rank) if function else ""
+    return f"{function}, mostly in the backward of {undone}" if undone else function
+
+
+def _undone_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
+    """Return the function, with its lines, of the forward that was undone for most of these
+    stretches; empty where that is not known, or none was undone for long.
+    """
+    operators = timeline.operators
+    rows, undone = undone_operators(timeline)
+    known = (undone >= 0) & (operators.rank[rows] == rank)
+    order = np.argsort(rows[known])
+    rows, undone = rows[known][order], undone[known][order]
+    undoing, made = take(operators, rows), take(operators, undone)
+    lines = lines_at(timeline, made)
+    mine = outermost(undoing) & (lines >= 0) & (lines != lines_at(timeline, undoing))
+    ran = iv.covered_within(stretches, undoing.start[mine], undoing.end[mine])
+    sums = np.bincount(lines[mine], weights=ran, minlength=len(timeline.strings))
+    return _longest_function(timeline, sums, stretches)
+
+
+def _longest_function(timeline: Timeline, sums: Floats64, stretches: iv.Intervals) -> str:
+    """Return the function, with its lines, that most of these `sums` by line are of; empty where it
+    is little of the stretches.
+    """
     functions: dict[tuple[str, str], dict[int, float]] = {}
     for name in np.flatnonzero(sums).tolist():
         match = LINE.match(timeline.strings[name])
