@@ -218,7 +218,8 @@ def _undone_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> st
     lines = lines_at(timeline, made)
     mine = outermost(undoing) & (lines >= 0) & (lines != lines_at(timeline, undoing))
     ran = iv.covered_within(stretches, undoing.start[mine], undoing.end[mine])
-    sums = np.bincount(lines[mine], weights=ran, minlength=len(timeline.strings))
+    sums = np.zeros(len(timeline.strings))
+    np.add.at(sums, lines[mine], ran)
     return _longest_function(timeline, sums, stretches)
 
 
