@@ -257,7 +257,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "memory-bound",
         "Keep model, inputs and all that runs between the convolutions in channels_last:"
         " contiguous(), view() and reshape() make tensors that convolutions convert again.",
-        "such kernels take ≥ 10%",
+        "such kernels take ≥ 10%; copies by contiguous() go with them",
         work.layout_conversions,
         rests_on=("kernels",),
         at_most=False,

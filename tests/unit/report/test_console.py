@@ -745,6 +745,8 @@ def test_copies_beside_layout_conversions_are_named():
     trace = content_root() / "datasets" / "cases" / "roof-tiles" / "trace.json.gz"
     finding = next(f for f in summarise(load(trace)).findings if f.id == "layout-conversions")
     assert "Copies by contiguous() or clone() take another 8.8%" in finding.evidence
+    # In channels_last throughout, the program ran 1.404x as fast: without either.
+    assert finding.expected_gain_ratio == pytest.approx(1.404, rel=0.02)
 
 
 def test_each_undecided_criterion_has_its_reason_and_the_same_one_is_not_repeated(draw):

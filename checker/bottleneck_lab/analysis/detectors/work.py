@@ -354,22 +354,30 @@ _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re
 
 
 def layout_conversions(seen: Evidence) -> list[Detection]:
-    """Detect conversions between memory layouts, and name the copies that go with them: one that
-    contiguous() makes is an `aten::clone`, which may have other reasons.
+    """Detect conversions between memory layouts, with the copies that go with them: those that
+    contiguous() makes, which are an `aten::clone` where only outermost operators were recorded.
     """
-    clones_ns = sum(row.device_self_ns for row in seen.operators if row.name == "aten::clone")
-    share, beside = clones_ns / seen.time_ns, ""
+    times = {row.name: row.device_total_ns for row in seen.operators}
+    copying = next((name for name in _COPYING if times.get(name)), "")
+    share, beside, operators = times.get(copying, 0) / seen.time_ns, "", None
     if share >= _NAMED_SHARE:
+        call = "contiguous()" if copying in _COPYING[:1] else "contiguous() or clone()"
         beside = (
-            f" Copies by contiguous() or clone() take another {share:.1%}, which is not counted in"
-            " the gain: those that only change the layout go, too."
+            f" Copies by {call} take another {share:.1%}, and go with the layout: the gain is"
+            " without them, too."
         )
+        operators = re.compile(f"^{copying}$")
     return [
-        msgspec.structs.replace(each, evidence=each.evidence + beside)
+        msgspec.structs.replace(
+            each,
+            evidence=each.evidence + beside,
+            removal=Removal(kernels=_LAYOUT, operators=operators),
+        )
         for each in kernels_like(_LAYOUT, 0.10, "layout conversions")(seen)
     ]
 
 
+_COPYING = ("aten::contiguous", "aten::clone")
 _NAMED_SHARE = 0.02
 """Copies that take less of the time than this are not worth a sentence."""
 

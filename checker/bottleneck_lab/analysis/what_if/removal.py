@@ -6,12 +6,13 @@ import re
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
-from bottleneck_lab.analysis.rows import named
+from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.what_if.program import Program, on_one_axis, time_by_stream
-from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline, different
 
 VALUE_BYTES = 4096
 """A copy to the host of at most so much is of values that the program asks for."""
@@ -20,8 +21,8 @@ VALUE_BYTES = 4096
 class Removal(NamedTuple):
     """Time that is taken out: the host's for these causes, its waits for devices (but not until a
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
-    match (but for the share `left`), or in waiting for other `devices` of their process; `results`:
-    in copies to the host, but for values.
+    match (but for the share `left`) or that `operators` of such names launch, or in waiting for
+    other `devices` of their process; `results`: in copies to the host, but for values.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -31,6 +32,7 @@ class Removal(NamedTuple):
     devices: bool = False
     results: bool = False
     kernels: re.Pattern[str] | None = None
+    operators: re.Pattern[str] | None = None
     left: float = 0.0
 
 
@@ -52,6 +54,8 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
         removed |= kind == ActivityKind.COMMUNICATION
     if removal.kernels is not None:
         removed |= (kind == ActivityKind.KERNEL) & named(timeline, table, removal.kernels)[rows]
+    if removal.operators is not None:
+        removed |= _launched_in(timeline, rows, removal.operators)
     if not removed.any():
         return np.zeros(len(program.tasks.start), dtype=np.int64)
     # What runs beside other work of its stream, in a graph, takes no time of its own.
@@ -63,3 +67,18 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
     start, end = (on_one_axis(each, tasks.stream, window) for each in (tasks.start, tasks.end))
     covered = iv.covered_within(iv.subtract(gone, rest), start, end)
     return (covered * (1 - removal.left)).astype(np.int64)
+
+
+def _launched_in(
+    timeline: Timeline, rows: NDArray[np.intp], operators: re.Pattern[str]
+) -> NDArray[np.bool_]:
+    """Return a mask of the rows of the device that were launched in operators of such names."""
+    table, calls = timeline.operators, timeline.launched_by[rows]
+    mine = named(timeline, table, operators)
+    launched = np.zeros(len(rows), dtype=bool)
+    for thread in different(table.thread[mine]).tolist():
+        ran = union_of(table, mine & (table.thread == thread))
+        own = np.flatnonzero((calls >= 0) & (timeline.runtime.thread[calls] == thread))
+        begun = timeline.runtime.start[calls[own]]
+        launched[own] = iv.meets(ran, begun, begun + 1)
+    return launched
