@@ -6,7 +6,6 @@ the advice.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,9 +22,6 @@ LEAST_GAIN = 1.03
 """What cannot make the program faster by this much is no finding, however long it takes: something
 else would take as long.
 """
-_ELEMENTWISE = re.compile(
-    r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE
-)
 _ELSEWHERE = "Move that work out of the loop, to another thread or process, or do it every N steps."
 _LAUNCH_LESS = (
     "Launch less: one operator over stacked tensors where a loop calls it for each (batching),"
@@ -242,8 +238,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "memory-bound",
         "Fuse them: torch.compile, fused optimizers (fused=True), scaled_dot_product_attention, a"
         " Triton kernel.",
-        "such kernels take ≥ 40%",
-        work.kernels_like(_ELEMENTWISE, 0.40, "elementwise kernels"),
+        "such kernels take ≥ 40%; of those in a row, reductions among them, the longest remains",
+        work.unfused_kernels,
         rests_on=("kernels",),
         at_most=False,
         on_emulated=(
@@ -279,10 +275,10 @@ FINDINGS: tuple[FindingKind, ...] = (
         "compute-bound",
         "Where sixteen digits are not needed, call .float() where the data enter the program (NumPy"
         " makes doubles), and allow TF32 with torch.set_float32_matmul_precision('high').",
-        "fp64 matrix kernels, or matrix operators on double tensors, take ≥ 10%",
+        "fp64 matrix kernels, or matrix operators on double tensors, take ≥ 10%; what else is"
+        " double then takes half the time",
         work.double_products,
         rests_on=("kernels",),
-        # Everything else moves half the bytes then, too.
         at_most=False,
     ),
     FindingKind(

@@ -45,11 +45,19 @@ def test_a_late_ranks_work_can_go_or_be_spread_over_the_ranks():
 
 
 def test_products_in_double_precision_are_a_finding():
-    """Of star-catalogue, whose device is busy with them; what else then moves half the bytes gains
-    more.
+    """Of star-catalogue, whose device is busy with them; what else runs then moves half the
+    bytes.
     """
     case = find_case("star-catalogue")
     (only,) = summarise(load(traces_of(case)[0])).findings
     assert only.id == "double-precision"
     assert not only.at_most
-    assert 0.7 * case.gain < only.expected_gain_ratio < case.gain
+    assert only.expected_gain_ratio == pytest.approx(case.gain, rel=0.05)
+
+
+def test_of_elementwise_kernels_in_a_row_one_remains():
+    """Of gene-tokens, which ran 1.82x as fast compiled; without all of them it would be 2.39x."""
+    case = find_case("gene-tokens")
+    (only,) = summarise(load(traces_of(case)[0])).findings
+    assert only.id == "unfused-elementwise"
+    assert only.expected_gain_ratio == pytest.approx(case.gain, rel=0.05)

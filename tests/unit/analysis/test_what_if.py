@@ -292,6 +292,48 @@ def test_a_thread_launches_while_another_waits(make, tmp_path):
     assert whole == pytest.approx(programs[0].window.length, rel=0.01)
 
 
+def gain_of(run, kernels, finding, tmp_path):
+    """Return the gain that a finding states of ten steps of these kernels, name and µs."""
+    for number in range(10):
+        begin = run.host
+        for name, us in kernels:
+            run.operator("aten::op", name, us)
+        run.range(f"ProfilerStep#{number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    findings = summarise(load(tmp_path / "x.json")).findings
+    return next(each.expected_gain_ratio for each in findings if each.id == finding)
+
+
+def test_of_kernels_that_could_be_fused_the_longest_remains(make, tmp_path):
+    """Two rows of such kernels: of 350 µs 200 remain, of 200 100; a product stands between."""
+    elementwise = "void at::native::vectorized_elementwise_kernel<4, mul>"
+    kernels = [
+        (elementwise, 100.0),
+        ("void at::native::reduce_kernel<512, 1, sum>", 50.0),
+        (elementwise, 200.0),
+        ("ampere_gemm", 300.0),
+        (elementwise, 100.0),
+        (elementwise, 100.0),
+        ("ampere_gemm", 300.0),
+    ]
+    gain = gain_of(make.Program(jitter=0), kernels, "unfused-elementwise", tmp_path)
+    assert gain == pytest.approx(1150 / 900, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("names", "left_us"),
+    [
+        (("fill<float>", "mul<double>"), 200 + 100 + 50),
+        # Names that tell no types: whatever is bound by memory is taken to be double, too.
+        (("relu_of_a_library", "vectorized_elementwise_kernel<4, mul>"), 200 + 100 + 50),
+    ],
+)
+def test_beside_double_products_what_is_double_takes_half(make, tmp_path, names, left_us):
+    kernels = [("cutlass_80_tensorop_d884gemm", 400.0), *((name, 100.0) for name in names)]
+    gain = gain_of(make.Program(jitter=0), kernels, "double-precision", tmp_path)
+    assert gain == pytest.approx(600 / left_us, rel=0.01)
+
+
 def test_a_layout_s_copies_go_with_it_and_other_clones_stay(make, tmp_path):
     """Of 2 ms, 0.5 are layout conversions, 0.3 copies by contiguous(), and 0.2 by clone()."""
     run = make.Program(jitter=0)

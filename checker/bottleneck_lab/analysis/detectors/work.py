@@ -97,6 +97,8 @@ _FP64_GEMM = re.compile(
 )
 _FP64_TENSOR_CORES = re.compile(r"d884")
 """Kernels that run on those of A100 and later, twice as fast as the data sheets' fp64."""
+_DOUBLE = re.compile(r"\bdouble\b")
+"""Names of kernels that work on double tensors, where they tell: these move half the bytes then."""
 FP64_RATIO = 2.0
 """fp32 over fp64 where no data sheet is at hand: the least, of devices for data centres."""
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru|rnn")
@@ -320,12 +322,11 @@ _LATE_BECAUSE = {
 
 
 def kernels_like(
-    pattern: re.Pattern[str], least: float, called: str, left: float = 0.0
+    pattern: re.Pattern[str], least: float, called: str, removal: Removal | None = None
 ) -> Callable[[Evidence], list[Detection]]:
     """Return a detector of kernels whose names match and that take `least` of the time or more.
 
-    `called`: what the evidence calls them. `left`: the share of their time (0–1) that remains at
-    best.
+    `called`: what the evidence calls them. `removal`: what a fix takes away; without, all of them.
     """
 
     def detect(seen: Evidence) -> list[Detection]:
@@ -345,10 +346,21 @@ def kernels_like(
             f"{sum(row.calls for row in rows)} {called} take {share:.0%} of the time; the largest"
             f" is {largest}."
         )
-        return [Detection(evidence, share, removal=Removal(kernels=pattern, left=left))]
+        return [Detection(evidence, share, removal=removal or Removal(kernels=pattern))]
 
     return detect
 
+
+_ELEMENTWISE = r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise"
+_FUSABLE = re.compile(rf"{_ELEMENTWISE}|reduce_kernel", re.IGNORECASE)
+_BOUND_BY_MEMORY = re.compile(rf"{_FUSABLE.pattern}|CatArray|multi_tensor_apply", re.IGNORECASE)
+unfused_kernels = kernels_like(
+    re.compile(_ELEMENTWISE, re.IGNORECASE),
+    0.40,
+    "elementwise kernels",
+    # A fused kernel reads and writes about as much as the longest of them.
+    Removal(fused=_FUSABLE),
+)
 
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 
@@ -414,7 +426,10 @@ def double_products(seen: Evidence) -> list[Detection]:
     kernels = [row for row in seen.kernels if _FP64_GEMM.search(row.name)]
     if kernels:
         left = 1 / _single_over_double([use.name for use in seen.devices], kernels[0].name)
-        return kernels_like(_FP64_GEMM, FP64_SHARE, "fp64 matrix kernels", left)(seen)
+        named_double = any(_DOUBLE.search(row.name) for row in seen.kernels if row not in kernels)
+        halved = _DOUBLE if named_double else _BOUND_BY_MEMORY
+        removal = Removal(kernels=_FP64_GEMM, left=left, halved=halved)
+        return kernels_like(_FP64_GEMM, FP64_SHARE, "fp64 matrix kernels", removal)(seen)
     rows = [row for row in seen.double_rows if _MATRIX_WORK.search(row.operator)]
     share = sum(row.time_ns for row in rows) / seen.time_ns
     if share < FP64_SHARE:

@@ -12,7 +12,14 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
 from bottleneck_lab.analysis.rows import named, union_of
 from bottleneck_lab.analysis.what_if.program import Program, on_one_axis, time_by_stream
-from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline, different
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    Direction,
+    Ints,
+    SmallInts,
+    Timeline,
+    different,
+)
 
 VALUE_BYTES = 4096
 """A copy to the host of at most so much is of values that the program asks for."""
@@ -22,7 +29,9 @@ class Removal(NamedTuple):
     """Time that is taken out: the host's for these causes, its waits for devices (but not until a
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
     match (but for the share `left`) or that `operators` of such names launch, or in waiting for
-    other `devices` of their process; `results`: in copies to the host, but for values.
+    other `devices` of their process; `results`: in copies to the host, but for values. Kernels that
+    match `halved` then take half as long, and of those in a row that match `fused`, only the
+    longest remains.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -33,6 +42,8 @@ class Removal(NamedTuple):
     results: bool = False
     kernels: re.Pattern[str] | None = None
     operators: re.Pattern[str] | None = None
+    halved: re.Pattern[str] | None = None
+    fused: re.Pattern[str] | None = None
     left: float = 0.0
 
 
@@ -44,6 +55,12 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
     table, rows, window = timeline.device, program.rows, program.window
     kind = table.kind[rows]
     removed = np.zeros(len(rows), dtype=bool)
+
+    def kernels(pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = kind == ActivityKind.KERNEL
+        mask &= named(timeline, table, pattern)[rows]
+        return mask
+
     if removal.copies:
         removed |= (kind == ActivityKind.COPY) | (kind == ActivityKind.MEMSET)
     if removal.waits:  # the values that the host waits for
@@ -53,20 +70,44 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
     if removal.communication:
         removed |= kind == ActivityKind.COMMUNICATION
     if removal.kernels is not None:
-        removed |= (kind == ActivityKind.KERNEL) & named(timeline, table, removal.kernels)[rows]
+        removed |= kernels(removal.kernels)
+    if removal.fused is not None:
+        length = table.end[rows] - table.start[rows]
+        removed |= _but_longest(kernels(removal.fused), program.streams, length)
     if removal.operators is not None:
         removed |= _launched_in(timeline, rows, removal.operators)
-    if not removed.any():
-        return np.zeros(len(program.tasks.start), dtype=np.int64)
-    # What runs beside other work of its stream, in a graph, takes no time of its own.
-    gone, rest = (
-        time_by_stream(timeline, rows[mask], program.streams[mask], window)
-        for mask in (removed, ~removed)
-    )
+    parts = [(removed, removal.left)]
+    if removal.halved is not None:
+        parts.append((kernels(removal.halved) & ~removed, 0.5))
     tasks = program.tasks
     start, end = (on_one_axis(each, tasks.stream, window) for each in (tasks.start, tasks.end))
-    covered = iv.covered_within(iv.subtract(gone, rest), start, end)
-    return (covered * (1 - removal.left)).astype(np.int64)
+    total = np.zeros(len(tasks.start), dtype=np.int64)
+    for part, left in parts:
+        if part.any():
+            # What runs beside other work of its stream, in a graph, takes no time of its own.
+            gone, rest = (
+                time_by_stream(timeline, rows[mask], program.streams[mask], window)
+                for mask in (part, ~part)
+            )
+            covered = iv.covered_within(iv.subtract(gone, rest), start, end)
+            total += (covered * (1 - left)).astype(np.int64)
+    return total
+
+
+def _but_longest(mask: NDArray[np.bool_], streams: SmallInts, length: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the masked rows but for the longest of those that follow each other on one
+    stream. Rows are in the order of their start.
+    """
+    order = np.argsort(streams, kind="stable")
+    chosen, stream = mask[order], streams[order]
+    begins = chosen & ~np.concatenate(([False], chosen[:-1] & (stream[1:] == stream[:-1])))
+    rows = order[chosen]
+    chain = np.cumsum(begins)[chosen]
+    longest_first = np.lexsort((-length[rows], chain))
+    _, firsts = np.unique(chain[longest_first], return_index=True)
+    rest = mask.copy()
+    rest[rows[longest_first[firsts]]] = False
+    return rest
 
 
 def _launched_in(
