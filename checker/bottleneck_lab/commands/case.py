@@ -28,7 +28,7 @@ from bottleneck_lab.grading.cases import QUESTIONS, Case, question_about
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.words import SIGNS, mark_of
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, open_case, skip
+from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, load_drawn, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer
 
 EXAMPLE = "lab case --level 1"
@@ -249,8 +249,7 @@ def _show_measured(case: Case) -> None:
         say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
     if case.entire:
         say(
-            f"  {case.entire:5.2f}x  Have the cause cost nothing at all, with the same work and"
-            " kernels.",
+            f"  {case.entire:5.2f}x  If the cause cost nothing, with the same work and kernels.",
             hang=9,
         )
     if case.decoys:
@@ -266,7 +265,8 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         print_json(now)
         return
     if not now.answered:
-        say(f"You have not answered a case{' of this set' if set_name else ''} in time yet.")
+        in_time = " in time" if any(each.past and each.past.late for each in load_drawn()) else ""
+        say(f"You have not answered a case{' of this set' if set_name else ''}{in_time} yet.")
         say_next(_draw_command(set_name))
         return
     _show_streak(now, set_name)

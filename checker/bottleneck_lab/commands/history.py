@@ -17,7 +17,7 @@ from bottleneck_lab.grading.calibration import (
     describe_calibration,
     describe_factor,
 )
-from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import (
     describe_open_gain,
@@ -206,7 +206,7 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
     for number, verdict in ((attempt.number, attempt.verdict) for attempt in attempts):
         parts = [headline(verdict), *_wrong_results(verdict)]
         for each in verdict.criteria:
-            if each.id in main and each.value is not None:
+            if each.id in main and each.value is not None and not _is_gain(verdict, each):
                 label = criterion_label(verdict.lab, verdict.device, each.id)
                 parts.append(f"{label} {format_measured(each)}")
         if verdict.prediction:
@@ -224,6 +224,14 @@ def _checks(attempts: list[Attempt]) -> list[_Line]:
         style = OUTCOME_STYLES[verdict.outcome]
         lines.append((verdict.started_at, text, len(start.lstrip()), style))
     return lines
+
+
+def _is_gain(verdict: Verdict, result: CriterionResult) -> bool:
+    """Return True if a result's figure is the gain that stands beside its prediction."""
+    measured = verdict.prediction.measured if verdict.prediction else None
+    if measured is None or result.value is None or result.unit != "x":
+        return False
+    return f"{result.value:.2f}" == f"{measured:.2f}"
 
 
 def _wrong_results(verdict: Verdict) -> list[str]:

@@ -75,11 +75,13 @@ def command(
     if show:
         return
     files = ", ".join(workspace.lab.spec.editable)
-    answers = "what you have answered stays" if is_answered else "with its answers"
+    answers = "Its answers are in diagnosis.toml."
+    if is_answered:
+        answers = "Your answers in diagnosis.toml stay."
     measured = workspace.lab.spec.devices[workspace.info.device].judges_diagnosis
     if measured:
-        answers = "answers stay yours, since the reference's are another machine's"
-    say(f"\nThe reference solution is in {files}; diagnosis.toml: {answers}.")
+        answers = "The answers in diagnosis.toml stay yours: the reference's are another machine's."
+    say(f"\nThe reference solution is in {files}. {answers}")
     if given:
         say(f"The lab's own {', '.join(given)} {'are' if len(given) > 1 else 'is'} back as well.")
     if kept:

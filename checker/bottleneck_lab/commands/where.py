@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
             # That all is met says it already, where no figure goes with it.
             if last.verdict.outcome == "PASS" and each.value is None:
                 summary = summary.replace(each.sentence, "")
+        if last.verdict.reason == "wrong diagnosis":
+            # What to do about it is the next step.
+            summary = re.split(r"(?<=\.) (?=[A-Z`])", summary)[0]
         say(f"Check {last.number}: {last.verdict.outcome}. {summary.strip()}")
     change = workspace.changed_lab()
     if change:

@@ -21,7 +21,7 @@ def describe_choices(question: QuestionSpec) -> list[str]:
     The usual name of a cause comes with its meaning, unless the question itself explains it.
     """
     if question.type == "number":
-        return [f"a number, or `{choice}`" for choice in question.choices]
+        return [f"A number, or `{choice}`." for choice in question.choices]
     lines = []
     for number, choice in enumerate(question.choices, 1):
         line = f"{number}  {choice}"

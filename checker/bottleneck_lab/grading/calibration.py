@@ -72,7 +72,10 @@ def describe_calibration(calibration: Calibration) -> str:
     lean = "neither too high nor too low"
     if max(calibration.bias, 1 / calibration.bias) > RIGHT:
         lean = describe_factor(calibration.bias)
+    hits = f"The gain of {right} of {labs} was predicted within a factor of {RIGHT:.2f}."
+    if len(calibration.points) == 1:
+        return hits
     return (
-        f"{right} of {labs} predicted within a factor of {RIGHT:.2f}. Typically you are off by a"
-        f" factor of {calibration.typical:.2f}; on the whole your predictions are {lean}."
+        f"{hits} Typically you are off by a factor of {calibration.typical:.2f}; on the whole your"
+        f" predictions are {lean}."
     )

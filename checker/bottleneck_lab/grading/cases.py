@@ -331,7 +331,7 @@ def _contrary(called: str, cause: str, figures: Mapping[str, float]) -> str:
     less, more = evidence_of(called, figures), evidence_of(cause, figures)
     if less < more:
         other = f"{less:.1%}" if less >= LEAST_PART else "nothing"
-        return f" The capture shows {more:.1%} of it, and {other} of {called}."
+        return f" Of the capture, {more:.1%} goes to that, and {other} to {called}."
     return f" The capture shows {SIGNS_OF[cause]}." if cause in SIGNS_OF else ""
 
 

@@ -434,12 +434,12 @@ def describe_removal(
     """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
-            f"Removing the transfers alone would not make {whole} faster: the ranks would still"
+            f"Without the transfers {whole} would not be faster: the ranks would still"
             " wait for one another."
         )
     if gain < LEAST_GAIN:
         return (
-            f"Removing this alone would not make {whole} faster: something else takes as long"
+            f"Without that time {whole} would not be faster: something else takes as long"
             " beside it."
         )
     rest_ns = max(working_ns - part.ns, working_ns / HIGHEST_RATIO)
@@ -448,12 +448,12 @@ def describe_removal(
     each = " on each device" if devices > 1 else ""
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
     sentence = (
-        f"Removing this alone, with the work unchanged, {whole} would be {bound} {ratio} as fast."
-        " A fix that also saves work can gain more."
+        f"Without that time, and with the same work, {whole} would be {bound} {ratio} as fast."
     )
+    more = " A fix that also saves work can gain more."
     rest = words.format_duration(rest_ns / devices)
     if left == rest or left_ns < rest_ns < _FAR_FROM_SHARE * left_ns:
-        return sentence
+        return f"{sentence}{more}"
     if left_ns < rest_ns:
         reason = "they would overlap more"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
@@ -465,7 +465,7 @@ def describe_removal(
         reason = f"between kernels that are queued the device still pauses for about {pause}"
     else:
         reason = "other work that ran beside it would still take its time"
-    return f"{sentence} The other parts take {rest}{each}: {reason}."
+    return f"{sentence} The other parts take {rest}{each} here; {reason}.{more}"
 
 
 NO_GAIN = (

@@ -232,7 +232,7 @@ def _describe_certainty(comparison: Comparison) -> list[str]:
     """State how sure the figures are, and what would make them surer."""
     lines = []
     if comparison.repeats:
-        lines.append("All of them are modelled, and the same in every run.")
+        lines.append("All times are modelled, and the same in every run.")
     elif comparison.few:
         lines.append(
             "Too few for an interval: record at least 7 steps, or at least 16 captures of each,"

@@ -433,9 +433,12 @@ def _what_is_left(workspace: Workspace) -> NextStep:
     if is_report_read(workspace, capture.name):
         return _change(workspace)
     if capture == latest_capture(workspace):
-        return NextStep("lab report --html", "Your latest capture shows what is left.")
-    number = capture_number(capture)
-    return NextStep(f"lab report {number} --html", f"Capture {number} shows what is left.")
+        command, name = "lab report --html", "Your latest capture"
+    else:
+        number = capture_number(capture)
+        command, name = f"lab report {number} --html", f"Capture {number}"
+    unedited = lab.code_hash(workspace.root) == lab.code_hash(lab.path)
+    return NextStep(command, f"{name} shows {'where to begin' if unedited else 'what is left'}.")
 
 
 def _after_pass(

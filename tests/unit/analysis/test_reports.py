@@ -67,7 +67,7 @@ def test_of_what_was_not_recorded_no_cause_and_no_gain_is_told(name):
     assert {each.id for each in summary.findings} <= {"tensor-cores-unused"}
     text = text_of(summary)
     assert "Where most time is lost: idle: not recorded" in text
-    assert "Removing this alone" not in text
+    assert "Without that time" not in text
 
 
 def test_waits_that_outlast_all_recorded_work_are_the_reason():

@@ -162,6 +162,21 @@ def test_what_was_wrong_is_said_and_the_same_standing_only_once(tmp_path, monkey
     assert shown.count("answered twice") == 1
 
 
+@pytest.mark.parametrize(("measured", "times"), [(1.17, 1), (1.3, 2)])
+def test_a_gain_is_given_once_beside_its_prediction(measured, times):
+    speed = CriterionResult("step-speedup", "target", False, "no", 1.172, target=1.4, unit="x")
+    verdict = msgspec.structs.replace(
+        made_up.slow(),
+        lab="stuttering-tagger",
+        device="virtual",
+        criteria=[speed],
+        prediction=Prediction(2.5, measured),
+    )
+    ((_, line, *_),) = history._checks([SimpleNamespace(number=1, verdict=verdict)])
+    assert f"gain predicted 2.50x, measured {measured:.2f}x" in line
+    assert line.count("1.17x") + line.count("1.30x") == times
+
+
 def test_a_check_has_the_first_prediction_and_the_corrected_one():
     verdict = msgspec.structs.replace(
         made_up.slow(), prediction=Prediction(9.0, None, corrected=2.5)

@@ -40,8 +40,11 @@ def test_what_is_said_of_each_and_of_all():
     ]
     assert (
         describe_calibration(calibrate(POINTS))
-        == "1 of 3 labs predicted within a factor of 1.10. Typically you are off by a factor of"
-        " 1.50; on the whole your predictions are too high by a factor of 1.50."
+        == "The gain of 1 of 3 labs was predicted within a factor of 1.10. Typically you are off by"
+        " a factor of 1.50; on the whole your predictions are too high by a factor of 1.50."
+    )
+    assert describe_calibration(calibrate(POINTS[:1])) == (
+        "The gain of 1 of 1 lab was predicted within a factor of 1.10."
     )
 
 

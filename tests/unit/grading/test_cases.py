@@ -81,7 +81,7 @@ def test_none_is_an_answer_where_no_line_has_to_change():
 
 def test_a_word_in_place_of_a_number_is_no_numbered_choice():
     line = next(question for question in QUESTIONS if question.id == "line")
-    assert describe_choices(line) == ["a number, or `none`"]
+    assert describe_choices(line) == ["A number, or `none`."]
 
 
 def test_questions_say_how_far_off_an_answer_may_be():
@@ -161,8 +161,8 @@ def test_a_wrong_gain_comes_with_every_range_that_counts():
 def test_a_wrong_cause_comes_with_what_speaks_against_it():
     answers = {"cause": "launch-bound", "evidence": 0.2, "line": 30, "gain": 2.0}
     assert grade_case(CASE, answers, SHOWN)[0].sentence == (
-        "You named launch-bound; it is input-bound. The capture shows 50.0% of it, and"
-        " 20.0% of launch-bound."
+        "You named launch-bound; it is input-bound. Of the capture, 50.0% goes to that, and"
+        " 20.0% to launch-bound."
     )
     figures = {"exposed_communication_share": 0.18}
     case = msgspec.structs.replace(CASE, cause="straggler")

@@ -119,17 +119,17 @@ def test_a_line_names_its_rank_where_there_are_several():
 @pytest.mark.parametrize(
     ("gain", "says"),
     [
-        (2.0, "unchanged, the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast. A fix"),
-        (2.5, "unchanged, the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast. A fix"),
+        (2.0, "the same work, the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast. A fix"),
+        (2.5, "the same work, the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast."),
         (
             2.5,
-            "The other parts take 5.00 ms: they would overlap more.",
+            "The other parts take 5.00 ms here; they would overlap more. A fix",
         ),
         (
             1.5,
-            "The other parts take 5.00 ms: between kernels that are queued the device still pauses",
+            "The other parts take 5.00 ms here; between kernels that are queued the device",
         ),
-        (1.0, "would not make the run faster: something else"),
+        (1.0, "the run would not be faster: something else"),
     ],
 )
 def test_a_gain_is_derived_and_explained_where_the_share_does_not_give_it(gain, says):
@@ -182,7 +182,7 @@ def test_a_finding_has_one_gain_and_says_why_it_is_less_than_its_share_would_giv
 def test_a_ceiling_of_launches_is_one_figure_with_its_reason():
     part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
     text = describe_removal(part, 8.4, 238_900_000, "the run", None)
-    assert text.endswith(" The other parts take 32.7 ms: they would overlap more.")
+    assert " The other parts take 32.7 ms here; they would overlap more. A fix" in text
     assert text.count("x as fast") == text.count("ms / ") == 1
 
 
@@ -200,11 +200,11 @@ def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     sent = Part("communication", "communicating only", "comm", "", ns=39_400_000, share=0.472)
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
     assert "83.5 ms / 45.0 ms = 1.86x" in text
-    assert "The other parts take 44.1 ms: what the host did meanwhile, such as" in text
+    assert "The other parts take 44.1 ms here; what the host did meanwhile, such as" in text
     assert text.count("ms / ") == 1, "one gain"
     waits = CollectiveWaits(8, waiting_ns=600_000, transfer_ns=38_800_000, late=[])
     late = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", waits)
-    assert "44.1 ms: the ranks would still wait for one another." in late
+    assert "44.1 ms here; the ranks would still wait for one another." in late
     exact = describe_removal(sent, 83.5 / 44.1, 83_500_000, "the run", None)
     assert "the other parts" not in exact
 

@@ -400,7 +400,7 @@ def waits(seen: Evidence) -> list[Detection]:
         worst = seen.syncs[0]
         often = f"{worst.calls} calls"
         if seen.steps:
-            often = f"{worst.calls_per_step:.1f} calls per step"
+            often = f"{worst.calls_per_step:.1f} calls per step".replace(".0 ", " ")
         where = f"; most waiting is in {worst.name}, {often}"
         caller = worst.line or worst.caused_by
         if caller:

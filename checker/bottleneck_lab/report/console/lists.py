@@ -63,9 +63,9 @@ def print_gaps(
     widest = max([2, *(len(firsts[0][0]) for _, firsts in groups)])
     for (length, where, after), [(numbers, at), *others] in groups:
         lead = f"{numbers:>{widest}} {length:>9} "
-        more = f" (+{len(others)} alike)" if others else ""
+        more = f" ({len(others)} more)" if others else ""
         sheet.path(
-            lead + sheet.fit_name(f"at {at}{more}{where}{after}", sheet.width - len(lead) - 2),
+            lead + sheet.fit_name(f"from {at}{more}{where}{after}", sheet.width - len(lead) - 2),
             indent=1,
         )
 

@@ -70,7 +70,7 @@ def render_verdict(
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes[:_NOTES])
     if len(verdict.notes) > _NOTES:
-        more = f"{len(verdict.notes) - _NOTES} more: `lab report --html` lists them."
+        more = f"`lab report --html` has {len(verdict.notes) - _NOTES} more."
         sheet.line(more, indent=1, style="dim")
     # When it was checked and who vouches for it; machine and isolation are on the page and in
     # --json.
