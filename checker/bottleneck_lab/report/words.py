@@ -372,11 +372,15 @@ def unmeasured_because(criterion: CriterionResult) -> str:
     """
     if criterion.holds or (criterion.holds is False and criterion.kind != "diagnosis"):
         return ""
+    if choice := re.search(_RESTS_ON, criterion.sentence):
+        return f"because your `{choice[1]}` is wrong"
     reason = re.search(_UNMEASURED, criterion.sentence)
     return reason[1] if reason else ""
 
 
 _UNMEASURED = re.compile(rf"(?:{UNMEASURED}|: not checked, |(?:: n|^N)ot judged, )(.+?)\.?$")
+_RESTS_ON = re.compile(r"It rests on (?:your )?`(\w+)`: correct that first\.$")
+"""The words of a lab whose check judges the answers itself, and of earlier versions."""
 
 Mark = Literal["right", "wrong", "undecided", "not judged"]
 """How a criterion or an answer stands: each has one sign, the same in every rendering."""
