@@ -232,6 +232,7 @@ def test_what_was_not_reached_is_no_doubt(reason):
 
 
 ANSWER_UNJUDGED = "evidence: not judged, because your `cause` is wrong."
+SHARE_UNJUDGED = "Not met: A share is right. It rests on `first`: correct that first."
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,7 @@ ANSWER_UNJUDGED = "evidence: not judged, because your `cause` is wrong."
         ("undecided", CriterionResult("a", "target", None, "A step is fast: undecided, 1–3x.")),
         ("not judged", CriterionResult("a", "target", None, "A step: not measured, since B.")),
         ("not judged", CriterionResult("evidence", "diagnosis", False, ANSWER_UNJUDGED)),
+        ("not judged", CriterionResult("share", "diagnosis", False, SHARE_UNJUDGED)),
         (
             "not judged",
             CriterionResult("gain", "diagnosis", None, "Not judged, because the cause is wrong."),
