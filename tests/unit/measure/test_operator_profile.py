@@ -83,7 +83,7 @@ RIGHT = {
     "share": 0.60,
     "bounds": "compute-bound, memory-bound, memory-bound",
     "ceiling": 2.5,
-}  # fmt: skip
+}
 
 
 def row(name, share, calls=1, total=None):
@@ -645,7 +645,7 @@ ANSWERS = {
     "share": 0.767,
     "bounds": "compute-bound, memory-bound, memory-bound",
     "ceiling": 4.3,
-}  # fmt: skip
+}
 
 
 CPU_ONLY = {

@@ -363,7 +363,7 @@ def test_impossible_pages_are_refused(tmp_path, at, put):
     ),
     cut=st.none() | st.none() | st.integers(1, 10**9),
     asked=st.sampled_from([ASKED, NAMED]),
-)  # fmt: skip
+)
 def test_damage_ends_in_what_sqlite_says_or_in_an_error(
     tmp_path, monkeypatch, page, damage, cut, asked
 ):
