@@ -21,14 +21,14 @@ device = torch.device("virtual")
 """The beginning of every program."""
 
 
-def run(program: str, folder: Path, *arguments: str) -> tuple[Any, list[int]]:
+def run(program: str, folder: Path, *arguments: str, secret: int = 0) -> tuple[Any, list[int]]:
     """Return what a program prints as JSON that runs on the virtual GPU, and the waits of its
-    steps.
+    steps. `secret`: of the engine's initial parameters.
     """
     script = folder / "program.py"
     script.write_text(SET_UP + program, encoding="utf-8")
     with engine_process() as engine:
-        engine.begin(H200)
+        engine.begin(H200, secret=secret)
         fd = engine.program.fileno()
         done = subprocess.run(
             [sys.executable, str(script), str(fd), *arguments],

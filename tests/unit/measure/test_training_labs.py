@@ -7,7 +7,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -17,7 +21,15 @@ from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.training import COUNT_WORK, TrainingSettings, check
+from bottleneck_lab.measure.kinds.training import (
+    COUNT_WORK,
+    TRAIN,
+    TRAIN_ON_HOST,
+    TrainingSettings,
+    check,
+    session,
+)
+from bottleneck_lab.measure.kinds.training.judging import wrong_reports
 from bottleneck_lab.measure.kinds.training.session import (
     OwnFigures,
     Training,
@@ -32,8 +44,12 @@ from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.trace import load
 
+from .device_program import run
+
 LABS = [lab for lab in load_labs().values() if lab.spec.measure == "training"]
 CRITERIA = [(lab, spec.id) for lab in LABS for spec in lab.spec.devices["virtual"].criteria]
+REPEATED = [lab for lab in LABS if kind_of(lab).settings(lab, "virtual").runs > 1]
+"""Labs whose shipped script trains on the host, too."""
 STEPS = 60
 
 
@@ -245,6 +261,57 @@ def test_a_right_training_that_returns_another_model_is_told_that(
     assert wrong.id == "right-parameters"
     assert "weight differs" in wrong.sentence
     assert "return the model that was trained" in wrong.sentence
+
+
+ON_HOST = """
+from bottleneck_lab.measure.kinds.training.child import Program, use_size_of
+
+use_size_of("virtual")
+program = Program(Path(sys.argv[2]), "virtual", driver, steps=10)
+reports = [program.train(3)[0]]
+for secret in (77, 78):
+    with program.on_host(secret):
+        reports.append(program.train(3)[0])
+print(json.dumps(reports))
+"""
+
+
+@pytest.mark.parametrize("lab", REPEATED, ids=lambda lab: lab.slug)
+def test_a_training_on_the_host_is_that_on_a_device_with_the_same_secret(lab, tmp_path) -> None:
+    (device, host, other), _ = run(ON_HOST, tmp_path, str(lab.path / lab.spec.entry), secret=77)
+    assert device
+    assert wrong_reports(host, device, 1e-6) is None
+    assert wrong_reports(other, device, 1e-4)
+
+
+def test_the_shipped_script_is_on_its_device_once_and_then_on_the_host(monkeypatch) -> None:
+    begun = []
+
+    class Worker:
+        def __init__(self, role: str) -> None:
+            self.role = role
+            self.session = SimpleNamespace(hand_over=lambda task: begun.append((role, *task[:2])))
+
+        def begin(self, seed: int, _secret: int) -> None:
+            begun.append((self.role, seed, TRAIN))
+
+        def end(self) -> Training:
+            return SHIPPED
+
+    monkeypatch.setattr(session, "engine_processes", lambda _: nullcontext((None, None)))
+    monkeypatch.setattr(session, "modelled_worker", lambda _, role, *__: nullcontext(Worker(role)))
+    on_host = trained(reports=[(10, {"loss": 2.0})])
+    monkeypatch.setattr(session, "collect_training", lambda *_: replace(on_host, figures=None))
+    context = SimpleNamespace(
+        pristine=Path, submission=Path(), progress=lambda *_: None, rng=Random(0)
+    )
+    pairs = list(session.train_both(context, [5, 6]))
+    assert [each for each in begun if each[0] == "reference"] == [
+        ("reference", 5, TRAIN),
+        ("reference", 6, TRAIN_ON_HOST),
+    ]
+    assert [each[1:] for each in begun if each[0] == "learner"] == [(5, TRAIN), (6, TRAIN)]
+    assert pairs[1][1] == replace(on_host, figures=SHIPPED.figures)
 
 
 def test_made_up_figures_are_complete() -> None:

@@ -27,7 +27,9 @@ from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
 from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
+from bottleneck_lab.measure.virtual_gpu.operators import may_wait
 from bottleneck_lab.measure.virtual_gpu.owner import engine_process, engine_processes
+from bottleneck_lab.measure.virtual_gpu.pinned import PinnedMemory
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
@@ -881,7 +883,7 @@ def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(t
     entry = tmp_path / "train.py"
     entry.write_text("def read(ask):\n    ask()\n\ndef train(run):\n    run(read)\n    run(None)\n")
     driver, lines = object.__new__(Driver), []
-    driver._folder, driver._entry = str(tmp_path), str(entry)
+    driver._folder, driver._entry, driver._files = str(tmp_path), str(entry), {}
 
     def ask():
         lines.append(driver.line())
@@ -916,3 +918,60 @@ print(json.dumps(gc.collect()))
 """
     collected, _ = run(program, tmp_path)
     assert collected == 0
+
+
+class TestPinnedMemory:
+    def test_a_write_that_pytorch_knows_of_shows_at_once_and_any_other_before_a_wait(self) -> None:
+        memory, ours, numpys = PinnedMemory(), torch.ones(4), torch.ones(4)
+        memory.watch(1, ours)
+        memory.watch(2, numpys)
+        ours[:2].zero_()
+        numpys.numpy()[:2] = 0
+        assert memory.take_overwritten(all_writes=False) == [1]
+        assert memory.take_overwritten(all_writes=True) == [2]
+        assert memory.take_overwritten(all_writes=True) == []
+
+    def test_a_buffer_that_is_let_go_after_a_write_was_overwritten(self) -> None:
+        memory, buffer, kept = PinnedMemory(), torch.ones(4), torch.ones(4)
+        memory.watch(1, buffer)
+        memory.watch(2, kept)
+        buffer.numpy()[:] = 0
+        del buffer
+        assert memory.take_overwritten(all_writes=True) == [1]
+
+    def test_only_masks_and_values_make_a_host_wait(self) -> None:
+        aten = torch.ops.aten
+        assert may_wait(aten.index_put_.default)
+        assert may_wait(aten.nonzero.default)
+        assert may_wait(aten.multinomial.default)
+        assert not may_wait(aten.mm.default)
+
+
+OPTIMIZERS = """
+def trained(kind, **options):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).to(device)
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(3, 4, device=device)).sum().backward()
+        optimizer.step()
+    return model.bias.tolist()
+
+values = [trained(torch.optim.SGD, momentum=0.9), trained(torch.optim.AdamW)]
+needless = [name for name in ("torch._dynamo", "torch.distributed.tensor") if name in sys.modules]
+import torch._dynamo
+print(json.dumps([values, needless, trained(torch.optim.SGD, momentum=0.9) == values[0]]))
+"""
+
+
+def test_training_imports_neither_a_compiler_nor_distributed_tensors(tmp_path: Path) -> None:
+    (values, needless, same), _ = run(OPTIMIZERS, tmp_path)
+    assert needless == []
+    assert same
+    model = torch.nn.Linear(4, 2)
+    torch.manual_seed(0)
+    model.reset_parameters()
+    start = model.bias.tolist()
+    # Each bias has the gradient 3: a momentum of 0.9 makes 0.3 and then 0.57 of it.
+    assert values[0] == pytest.approx([value - 0.87 for value in start], abs=1e-5)

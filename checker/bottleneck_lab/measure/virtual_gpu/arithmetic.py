@@ -6,6 +6,7 @@ and so how fast it is.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ class Tf32(msgspec.Struct, frozen=True):
     convolutions: bool = True
 
 
+@cache
 def factors(function: Any) -> tuple[int, ...]:
     """Return where an operator's factors are among its arguments; empty if it multiplies none."""
     name = function.overloadpacket.__name__.removesuffix("_")
@@ -64,8 +66,11 @@ def refuse_switches(function: Any, dtypes: set[str]) -> None:
 
 def arithmetic_of(function: Any, args: Any, tf32: Tf32) -> Arithmetic:
     """Return in which arithmetic an operator runs with these arguments."""
-    dtypes = {args[position].dtype for position in factors(function)}
-    if dtypes and dtypes.issubset(_HALF):
+    positions = factors(function)
+    if not positions:
+        return "full"
+    dtypes = {args[position].dtype for position in positions}
+    if dtypes.issubset(_HALF):
         return "half"
     convolves = function.overloadpacket.__name__ in _CONVOLUTIONS
     if dtypes == {torch.float32} and (tf32.convolutions if convolves else tf32.matrices):

@@ -46,17 +46,22 @@ from bottleneck_lab.measure.virtual_gpu.calls import (
 )
 from bottleneck_lab.measure.virtual_gpu.codec import decode, encode, form_of, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
+from bottleneck_lab.measure.virtual_gpu.imports import leave_out_needless_imports
 from bottleneck_lab.measure.virtual_gpu.module import (
     NAME,
     DeviceModule,
     replace_shared_functions,
 )
-from bottleneck_lab.measure.virtual_gpu.operators import is_composite, is_predictable
+from bottleneck_lab.measure.virtual_gpu.operators import (
+    INDEXING,
+    is_composite,
+    is_predictable,
+    may_wait,
+)
 from bottleneck_lab.measure.virtual_gpu.pinned import PinnedMemory, replace_pinning
 from bottleneck_lab.measure.virtual_gpu.tensor import TensorForm, VirtualTensor
 
 aten = torch.ops.aten
-INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 _ERRORS = {
     kind.__name__: kind
     for kind in (
@@ -103,6 +108,10 @@ class Driver:
         """
         self._tf32 = Tf32()
         """As the engine has it."""
+        self._files: dict[str, tuple[str, bool] | None] = {}
+        """Of each file's path, its name and whether it is the entry file; None of a file that is
+        not the program's.
+        """
         self._lowest = 0
         """The last number of a tensor that the engine has not numbered: those are below zero."""
 
@@ -144,7 +153,7 @@ class Driver:
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
         with self._lock:
-            self._engine.send(self._message(name, args))
+            self._engine.send(self._message(name, args, may_wait=True))
             right, *answer = decode(self._engine.receive())
             if right:
                 result, arrived, read, self._free_bytes = answer
@@ -155,11 +164,12 @@ class Driver:
         kind, words = answer
         raise _ERRORS.get(kind, RuntimeError)(words)
 
-    def _message(self, name: str, args: Sequence[Any]) -> bytes:
+    def _message(self, name: str, args: Sequence[Any], *, may_wait: bool) -> bytes:
         released, self._released = self._released, {}
         collections, self._collections = self._collections, []
-        # Before the call that comes now: the host's clock has not moved since the last one.
-        overwritten = self.pinned.take_overwritten()
+        # Before the call that comes now: the host has waited for nothing since the last one. Where
+        # this one cannot wait either, a comparison of all bytes can be left for the next.
+        overwritten = self.pinned.take_overwritten(all_writes=may_wait)
         return encode([name, list(released.items()), collections, overwritten, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -212,7 +222,8 @@ class Driver:
         # waiting for each would be two switches between processes. It is safe because the call can
         # neither fill the device nor be one that waits, after which a copy has arrived.
         numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
-        self._engine.queue(self._message("launch", [*message, list(numbers)]))
+        waits = may_wait(call.function)
+        self._engine.queue(self._message("launch", [*message, list(numbers)], may_wait=waits))
         self._lowest -= predicted.new
         self._free_bytes -= predicted.nbytes
         return self._values(predicted.results, call, numbers)
@@ -254,15 +265,18 @@ class Driver:
         return nearest, calling
 
     def _lines_from(self, frame: FrameType | None) -> tuple[str, str]:
-        nearest = ""
+        # Every operator comes by here, and every tensor that dies.
+        nearest, files = "", self._files
         while frame is not None:
-            file = frame.f_code.co_filename
-            if file.startswith(self._folder):
-                # Not by `Path`: every operator comes by here.
-                name = file.rpartition("/")[2]
-                line = f"{name}({frame.f_lineno}): {frame.f_code.co_name}"
+            path = frame.f_code.co_filename
+            if path not in files:
+                name = path.rpartition("/")[2]
+                mine = path.startswith(self._folder)
+                files[path] = (name, path == self._entry) if mine else None
+            if file := files[path]:
+                line = f"{file[0]}({frame.f_lineno}): {frame.f_code.co_name}"
                 nearest = nearest or line
-                if file == self._entry:
+                if file[1]:
                     return nearest, line
             frame = frame.f_back
         return nearest, nearest
@@ -336,6 +350,7 @@ def install(sock: socket.socket, entry: Path) -> Driver:
     """Make `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are
     those of files below the folder of `entry`, the program's own file.
     """
+    leave_out_needless_imports()
     driver = Driver(sock, entry)
     VirtualTensor.driver = driver
     module = DeviceModule(driver)

@@ -110,6 +110,25 @@ def name_of(dtype: torch.dtype) -> str:
     return name
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a nest, in order."""
+    # Not by `leaves`: the engine comes by here twice for each operator.
+    tensors: list[torch.Tensor] = []
+    _gather(value, tensors)
+    return tensors
+
+
+def _gather(value: Any, tensors: list[torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _gather(item, tensors)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _gather(item, tensors)
+
+
 def form_of(tensor: torch.Tensor) -> str:
     """Return a tensor's dtype and shape in words: `float32[64, 128]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

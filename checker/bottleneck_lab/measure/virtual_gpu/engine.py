@@ -18,6 +18,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -34,14 +35,22 @@ from bottleneck_lab.measure.virtual_gpu.codec import (
     decode,
     encode,
     form_of,
-    leaves,
     name_of,
     replace,
+    tensors_in,
 )
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.lineage import Lineage
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
-from bottleneck_lab.measure.virtual_gpu.operators import flops_of, is_composite, is_free
+from bottleneck_lab.measure.virtual_gpu.operators import (
+    flops_of,
+    has_dynamic_shape,
+    is_composite,
+    is_free,
+    may_wait,
+    reads_a_value,
+    written_arguments,
+)
 from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
 from bottleneck_lab.measure.virtual_gpu.spec import H200, Arithmetic, GpuSpec
 
@@ -49,13 +58,6 @@ aten = torch.ops.aten
 REFUSED = {"from_file", "set_"}
 """Operators that reach outside the engine's tensors."""
 _MASKS = (torch.bool, torch.uint8)
-_CHECKS = {
-    "aten._linalg_check_errors.default",
-    "aten.multinomial.default",
-    "aten.normal.Tensor_Tensor",
-    "aten.normal.float_Tensor",
-}
-"""Operators whose kernels on a GPU read a value back to check it. PyTorch does not declare that."""
 
 
 class Birth(NamedTuple):
@@ -130,7 +132,7 @@ class Engine:
         program's entry file, which may have called another's `line`. Raises NotModelled for
         one that is missing, LookupError for one that is none, and what the operator raises.
         """
-        result, given = self._execute(name, overload, args, kwargs, line)
+        result, given, _ = self._execute(name, overload, args, kwargs, line)
         return replace(result, lambda value: self._describe(value, given, line, caller))
 
     def launch(
@@ -149,12 +151,8 @@ class Engine:
         Raises LookupError for numbers that are not free, ValueError where there are not as many
         tensors, and what `call` raises.
         """
-        result, given = self._execute(name, overload, args, kwargs, line)
-        made = [
-            value
-            for value in leaves(result)
-            if isinstance(value, torch.Tensor) and id(value) not in given
-        ]
+        _, given, results = self._execute(name, overload, args, kwargs, line)
+        made = [tensor for tensor in results if id(tensor) not in given]
         for number, tensor in zip(numbers, made, strict=True):
             if number >= 0 or number in self._tensors:
                 raise LookupError(f"{number} is no free number for a tensor")
@@ -162,21 +160,14 @@ class Engine:
 
     def _execute(
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
-    ) -> tuple[Any, dict[int, int]]:
-        """Return an operator's result, and the numbers of the tensors that it was given, by their
-        identity.
+    ) -> tuple[Any, dict[int, int], list[torch.Tensor]]:
+        """Return an operator's result, the numbers of the tensors that it was given, by their
+        identity, and the tensors of the result.
         """
-        if name in REFUSED or name.startswith("_cuda"):
-            raise NotModelled(f"aten::{name} is not available on the virtual GPU")
-        try:
-            function = getattr(getattr(aten, name), overload)
-        except AttributeError:
-            raise NotModelled(f"aten::{name} is not available on the virtual GPU") from None
-        if is_composite(function):
-            # What it is made up of counts, launches and waits; a program sends those parts.
-            raise LookupError(f"aten::{name} is made up of other operators")
+        function = _operator(name, overload)
         given: dict[int, int] = {}
-        args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
+        args, kwargs = self._own(args, given), self._own(kwargs, given)
+        inputs = tensors_in((args, kwargs))
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
         try:
@@ -187,20 +178,21 @@ class Engine:
             raise NotModelled(
                 f"aten::{name} is not available on the virtual GPU: {reason}"
             ) from None
-        for value in leaves(result):
-            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-                raise NotModelled(f"{value.layout} is not available on the virtual GPU")
+        results = tensors_in(result)
+        for tensor in results:
+            if tensor.layout is not torch.strided:
+                raise NotModelled(f"{tensor.layout} is not available on the virtual GPU")
         flops = flops_of(function, args, kwargs, result)
-        self._account(function, (args, kwargs), result, flops, arithmetic, line)
+        self._account(function, inputs, results, flops, arithmetic, line)
         if _waits(function, args, kwargs):
             self.clock.wait(line, f"wait for {name}")
-        self._lineage.note(function, args, kwargs, result, flops)
+        self._lineage.note(function, args, kwargs, inputs, results, flops)
         # An operator may have given its `out=` a larger storage. Where the device has no room for
         # that, the tensor is gone.
-        for number in given.values():
+        for number in given.values() if written_arguments(function) else ():
             if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
                 self._hold(number, self._release(number, self.clock.host_us, line), line)
-        return result, given
+        return result, given, results
 
     def set_tf32(self, matrices: bool, convolutions: bool) -> None:
         """Allow or forbid TF32 from the next operator on."""
@@ -443,13 +435,20 @@ class Engine:
         return Books(self.figures(), kept, self.clock.spans or [], self.changes)
 
     def _own(self, value: Any, given: dict[int, int]) -> Any:
-        if not isinstance(value, Handle):
-            return value
-        if value.number not in self._tensors:
-            raise LookupError(f"there is no tensor {value.number} on the virtual GPU")
-        tensor = self._tensors[value.number]
-        given[id(tensor)] = value.number
-        return tensor
+        """Return a nest of arguments with the tensors that its handles stand for, whose numbers are
+        noted in `given`.
+        """
+        if isinstance(value, Handle):
+            if value.number not in self._tensors:
+                raise LookupError(f"there is no tensor {value.number} on the virtual GPU")
+            tensor = self._tensors[value.number]
+            given[id(tensor)] = value.number
+            return tensor
+        if isinstance(value, list):
+            return [self._own(item, given) for item in value]
+        if isinstance(value, dict):
+            return {key: self._own(item, given) for key, item in value.items()}
+        return value
 
     def _describe(self, value: Any, given: dict[int, int], line: str, caller: str = "") -> Any:
         """Return what the program learns of a tensor: one that was an argument keeps its handle, a
@@ -472,13 +471,14 @@ class Engine:
 
     def _hold(self, number: int, tensor: torch.Tensor, line: str, caller: str = "") -> None:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
-        if blocks := self.memory.hold(storage.data_ptr(), storage.nbytes()):
+        address = storage.data_ptr()
+        if blocks := self.memory.hold(address, storage.nbytes()):
             self.clock.allocate(blocks)
-        if storage.data_ptr() not in self._births:
+        if address not in self._births:
             birth = Birth(len(self._step_marks), caller or line, form_of(tensor))
-            self._births[storage.data_ptr()] = birth
-        self._tensors[number], self._storages[number] = tensor, storage.data_ptr()
-        self._record(at_us, storage.data_ptr(), before, line)
+            self._births[address] = birth
+        self._tensors[number], self._storages[number] = tensor, address
+        self._record(at_us, address, before, line)
 
     def _release(self, number: int, at_us: float, line: str) -> torch.Tensor:
         before, storage = self.memory.allocated, self._storages.pop(number)
@@ -492,8 +492,8 @@ class Engine:
     def _account(
         self,
         function: Any,
-        inputs: Any,
-        result: Any,
+        inputs: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
         flops: float,
         arithmetic: Arithmetic,
         line: str,
@@ -502,10 +502,7 @@ class Engine:
         if is_free(function):
             return
         # Every tensor is read or written once: what a kernel with perfect caches would move.
-        read, made = (
-            [value.nbytes for value in leaves(side) if isinstance(value, torch.Tensor)]
-            for side in (inputs, result)
-        )
+        read, made = [each.nbytes for each in inputs], [each.nbytes for each in results]
         reduces = flops > 0 or min(made, default=0) < max(read, default=0)
         self.clock.kernel(
             function.overloadpacket.__name__,
@@ -517,6 +514,23 @@ class Engine:
         )
 
 
+@cache
+def _operator(name: str, overload: str) -> Any:
+    """Return an operator that the device has. Raises NotModelled for another, LookupError for one
+    that PyTorch makes up of others.
+    """
+    if name in REFUSED or name.startswith("_cuda"):
+        raise NotModelled(f"aten::{name} is not available on the virtual GPU")
+    try:
+        function = getattr(getattr(aten, name), overload)
+    except AttributeError:
+        raise NotModelled(f"aten::{name} is not available on the virtual GPU") from None
+    if is_composite(function):
+        # What it is made up of counts, launches and waits; a program sends those parts.
+        raise LookupError(f"aten::{name} is made up of other operators")
+    return function
+
+
 def _seed(seed: int) -> None:
     torch.manual_seed(seed)  # it returns its generator, which has no form on the wire
 
@@ -525,7 +539,9 @@ def _waits(function: Any, args: Any, kwargs: Any) -> bool:
     """Return True if the host must wait for the result: its value, or a shape that depends on
     values.
     """
-    if torch.Tag.data_dependent_output in function.tags or str(function) in _CHECKS:
+    if not may_wait(function):
+        return False
+    if reads_a_value(function):
         return True
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
         # A boolean index has as many results as it has True: on a GPU the host waits for that
@@ -536,7 +552,7 @@ def _waits(function: Any, args: Any, kwargs: Any) -> bool:
         return masked and not fills
     if kwargs.get("output_size") is not None:
         return False  # `repeat_interleave` of a program that knows how many there will be
-    return torch.Tag.dynamic_output_shape in function.tags
+    return has_dynamic_shape(function)
 
 
 class Server:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 
-from bottleneck_lab.measure.virtual_gpu.codec import leaves
+from bottleneck_lab.measure.virtual_gpu.codec import tensors_in
+from bottleneck_lab.measure.virtual_gpu.operators import written_arguments
 
 _OVERWRITES = {"copy_", "fill_", "zero_"}
 """Operators that leave nothing of what their target held."""
@@ -30,12 +31,26 @@ class Lineage:
     def __len__(self) -> int:
         return len(self._flops)
 
-    def note(self, function: Any, args: Any, kwargs: Any, result: Any, flops: float) -> None:
-        """Note an operator that has run, with its floating-point operations."""
-        given = list(_tensors((args, kwargs)))
+    def note(
+        self,
+        function: Any,
+        args: Any,
+        kwargs: Any,
+        given: Sequence[torch.Tensor],
+        results: Iterable[torch.Tensor],
+        flops: float,
+    ) -> None:
+        """Note an operator that has run, with its floating-point operations. `given` and `results`
+        are the tensors among its arguments and results.
+        """
         read = {_address(tensor) for tensor in given}
-        made = {_address(tensor) for tensor in _tensors(result)} - read
-        made |= {_address(tensor) for tensor in _tensors(_written(function, args, kwargs))}
+        made = {_address(tensor) for tensor in results} - read
+        if writes := written_arguments(function):
+            written = [
+                args[position] if position < len(args) else kwargs.get(name)
+                for position, name in writes
+            ]
+            made |= {_address(tensor) for tensor in tensors_in(written)}
         if not made:
             return  # a view
         if function.overloadpacket.__name__ in _OVERWRITES and _is_whole(given[0]):
@@ -61,19 +76,6 @@ class Lineage:
                 counted[number] = self._flops[number]
                 open_ |= self._sources[number]
         return list(accumulate(counted, initial=0.0))
-
-
-def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that an operator declares it writes to."""
-    return [
-        args[position] if position < len(args) else kwargs.get(argument.name)
-        for position, argument in enumerate(function._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    return (value for value in leaves(values) if isinstance(value, torch.Tensor))
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

@@ -17,6 +17,20 @@ MATRIX_PRODUCTS = {
     "_addmm_activation": (1, 2),
 }
 """The positions of the factors among the arguments."""
+INDEXING = (
+    torch.ops.aten.index,
+    torch.ops.aten.index_put,
+    torch.ops.aten.index_put_,
+    torch.ops.aten._index_put_impl_,
+)
+"""Operators whose index may be a mask, as many of whose results there are as it has True."""
+_CHECKS = {
+    "aten._linalg_check_errors.default",
+    "aten.multinomial.default",
+    "aten.normal.Tensor_Tensor",
+    "aten.normal.float_Tensor",
+}
+"""Operators whose kernels on a GPU read a value back to check it. PyTorch does not declare that."""
 _VECTOR_PRODUCTS = {"dot": (0, 1), "vdot": (0, 1), "mv": (0, 1), "addmv": (1, 2)}
 """The same, for products that no tensor core computes."""
 
@@ -38,6 +52,29 @@ def is_predictable(function: Any) -> bool:
     return not reads.intersection(function.tags) and not is_composite(function)
 
 
+@cache
+def reads_a_value(function: Any) -> bool:
+    """Return True if the host always waits for an operator: it reads a value."""
+    return torch.Tag.data_dependent_output in function.tags or str(function) in _CHECKS
+
+
+@cache
+def has_dynamic_shape(function: Any) -> bool:
+    """Return True if the shape of an operator's result depends on values."""
+    return torch.Tag.dynamic_output_shape in function.tags
+
+
+@cache
+def may_wait(function: Any) -> bool:
+    """Return True if there are arguments with which the host waits for an operator."""
+    return (
+        reads_a_value(function)
+        or has_dynamic_shape(function)
+        or function.overloadpacket in INDEXING
+    )
+
+
+@cache
 def is_free(function: Any) -> bool:
     """Return True if an operator neither computes nor moves anything: a view, or memory that is
     only allocated.
@@ -46,6 +83,16 @@ def is_free(function: Any) -> bool:
     # `_unsafe_view` is declared as no view, although its result has the storage of its input.
     free = name in ("detach", "_unsafe_view") or name.startswith(("empty", "new_empty"))
     return bool(function.is_view) or free
+
+
+@cache
+def written_arguments(function: Any) -> tuple[tuple[int, str], ...]:
+    """Return position and name of each argument that an operator declares it writes to."""
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(function._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
 
 
 def flops_of(function: Any, args: Any, kwargs: Any, result: Any) -> float:

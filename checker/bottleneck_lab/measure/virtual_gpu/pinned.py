@@ -23,7 +23,17 @@ class Source:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor, self._storage = tensor.detach(), tensor.untyped_storage()
-        self._before = plain_bytes(tensor).clone()
+        self._before, self._version = plain_bytes(tensor).clone(), self._count()
+
+    def _count(self) -> int | None:
+        """Return how often PyTorch has written to it; None where it does not count that."""
+        return None if self._tensor.is_inference() else self._tensor._version
+
+    def is_touched(self) -> bool:
+        """Return True if PyTorch may have written to it. It does not know of writes past it, such
+        as NumPy's.
+        """
+        return self._version is None or self._version != self._count()
 
     def is_lost(self) -> bool:
         """Return True if the program can no longer write to it: only this object holds its memory,
@@ -75,12 +85,17 @@ class PinnedMemory:
         for number in numbers:
             self._sources.pop(number, None)
 
-    def take_overwritten(self) -> list[int]:
-        """Return the copies whose source the program has written over, each once."""
-        self.forget([number for number, source in self._sources.items() if source.is_lost()])
+    def take_overwritten(self, *, all_writes: bool) -> list[int]:
+        """Return the copies whose source the program has written over, each once: whoever wrote, or
+        only where PyTorch knows of it.
+        """
         overwritten = [
-            number for number, source in self._sources.items() if source.is_overwritten()
+            number
+            for number, source in self._sources.items()
+            if (all_writes or source.is_touched()) and source.is_overwritten()
         ]
+        if all_writes:
+            self.forget([number for number, source in self._sources.items() if source.is_lost()])
         self.forget(overwritten)
         return overwritten
 

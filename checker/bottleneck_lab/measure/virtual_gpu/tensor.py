@@ -62,15 +62,17 @@ class VirtualTensor(torch.Tensor):
     @classmethod
     def _wrapper(cls, form: TensorForm) -> VirtualTensor:
         """Return a tensor of this form that stands for nothing yet."""
-        with torch.inference_mode(False):  # a tensor made in it could not be a view's base
-            wrapper: VirtualTensor = torch.Tensor._make_wrapper_subclass(
-                cls,
-                form.shape,
-                strides=form.stride,
-                storage_offset=form.offset,
-                dtype=DTYPES[form.dtype],
-                device=_DEVICE,
-            )
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # a tensor made in it could not be a view's base
+                return cls._wrapper(form)
+        wrapper: VirtualTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            form.shape,
+            strides=form.stride,
+            storage_offset=form.offset,
+            dtype=DTYPES[form.dtype],
+            device=_DEVICE,
+        )
         return wrapper
 
     def take_form(self, form: TensorForm) -> None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
-TRAIN, COUNT_WAITS, COUNT_WORK, START_LOADER = range(4)
+TRAIN, COUNT_WAITS, COUNT_WORK, START_LOADER, TRAIN_ON_HOST = range(5)
 """Tasks of a call: a training, one under a profiler that counts its waits, one whose arithmetic is
-counted, no more than a start.
+counted, no more than a start; of the shipped script, one on the host in place of the virtual GPU.
 """
 
 
@@ -28,10 +28,11 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     captured_steps: steps that `lab profile` captures on the virtual GPU, after two that warm up; 0
     for the whole training. run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and
     a check have more, so that they can tell how much was needed. gain: what a prediction is about,
-    how many times less time a step takes or memory a run. runs: trainings of each side on the
-    virtual GPU, each on data of its own. least_work: share of the shipped script's arithmetic from
-    which a script's parameters must follow on the virtual GPU, since what the host computes is not
-    measured there; lower where some of the shipped arithmetic is needless. most_returned_kib: what
+    how many times less time a step takes or memory a run. runs: trainings of each side, each on
+    data of its own: the submission's on the virtual GPU, all but the first of the shipped script's
+    on the host. least_work: share of the shipped script's arithmetic from which a script's
+    parameters must follow on the virtual GPU, since what the host computes is not measured there;
+    lower where some of the shipped arithmetic is needless. most_returned_kib: what
     that GPU may send back a step, KiB on average; enough for reports, not for work on the host.
     most_host_work: share of the shipped script's arithmetic, and of the bytes that it goes through,
     that the host may do on a real GPU.

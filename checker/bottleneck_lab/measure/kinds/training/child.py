@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -32,10 +31,16 @@ from torch.utils.data import DataLoader
 from bottleneck_lab.measure.channel.messages import Loading, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
-from bottleneck_lab.measure.kinds.training import COUNT_WAITS, COUNT_WORK, START_LOADER
+from bottleneck_lab.measure.kinds.training import (
+    COUNT_WAITS,
+    COUNT_WORK,
+    START_LOADER,
+    TRAIN_ON_HOST,
+)
 from bottleneck_lab.measure.kinds.training.host_work import HostWork
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, install
 from bottleneck_lab.measure.virtual_gpu.module import naming_what_is_missing
+from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
 from bottleneck_lab.measure.virtual_gpu.tensor import VirtualTensor
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
@@ -56,8 +61,52 @@ class Program:
         self._device, self._driver, self._steps = torch.device(device), driver, steps
         self._step_bytes: list[int] = []
         self._start_s = 0.0
+        self._start = SecretStart()
+        """Of trainings on the host."""
+        self._models_under_way = 0
         if driver:
-            _note_starts(self._recipe, driver)
+            self._note_starts()
+
+    def _note_starts(self) -> None:
+        """Note the parameters of every model of the recipe as soon as it is made."""
+        for kind in vars(self._recipe).values():
+            is_model = isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+            if is_model and kind.__module__ == self._recipe.__name__:
+                kind.__init__ = self._noting(kind.__init__)
+
+    def _noting(self, initialise: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(initialise)
+        def noted(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            self._models_under_way += 1
+            try:
+                initialise(model, *args, **kwargs)
+            finally:
+                self._models_under_way -= 1
+            each = [each.detach() for each in model.parameters() if each.device.type == "cpu"]
+            if self._driver:
+                self._driver.ask("note_start", each)
+            elif not self._models_under_way:
+                # There is no copy to a device that would change them, and a model may change its
+                # parts until it is complete.
+                self._start.note(each)
+                for parameter in each:
+                    parameter.copy_(self._start.change(parameter))
+
+        return noted
+
+    @contextlib.contextmanager
+    def on_host(self, secret: int) -> Iterator[None]:
+        """Train on the host until the block ends, from the initial parameters that a virtual GPU
+        with this secret has.
+        """
+        device, driver, threads = self._device, self._driver, torch.get_num_threads()
+        self._device, self._driver, self._start = torch.device("cpu"), None, SecretStart(secret)
+        torch.set_num_threads(1)  # sums are then added up as in the engine
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            self._device, self._driver, self._start = device, driver, SecretStart()
 
     def train(
         self,
@@ -172,24 +221,6 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _note_starts(recipe: ModuleType, driver: Driver) -> None:
-    """Have every model of the recipe tell the driver its parameters as soon as it is made."""
-    for kind in vars(recipe).values():
-        is_model = isinstance(kind, type) and issubclass(kind, torch.nn.Module)
-        if is_model and kind.__module__ == recipe.__name__:
-            kind.__init__ = _noting(kind.__init__, driver)
-
-
-def _noting(initialise: Callable[..., None], driver: Driver) -> Callable[..., None]:
-    @functools.wraps(initialise)
-    def noted(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        initialise(self, *args, **kwargs)
-        parameters = [each.detach() for each in self.parameters() if each.device.type == "cpu"]
-        driver.ask("note_start", parameters)
-
-    return noted
-
-
 @contextlib.contextmanager
 def _marked_steps(
     count: int, begin_pass: Callable[[], None], begin_step: Callable[[int], None], most: int | None
@@ -248,15 +279,16 @@ def training_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _answer(program: Program, seed: int, task: int) -> list[Value]:
+def _answer(program: Program, seed: int, task: int, secret: int) -> list[Value]:
     """Train once, or only start a loader. Returns reports and the worker's own figures as JSON,
-    then the parameters in the order of their names.
+    then the parameters in the order of their names. `secret` is that of a training on the host.
     """
     if task == START_LOADER:
         figures = {"start_s": program.start_loader(seed)}
         return [json.dumps({"reports": [], "names": [], "own_figures": figures})]
     counters = {COUNT_WAITS: _counted_waits(), COUNT_WORK: _counted_work()}
-    with counters.get(task, contextlib.nullcontext({})) as own_figures:
+    host = program.on_host(secret) if task == TRAIN_ON_HOST else contextlib.nullcontext()
+    with host, counters.get(task, contextlib.nullcontext({})) as own_figures:
         reports, parameters = program.train(seed)
     names = sorted(parameters)
     report = {
@@ -308,7 +340,7 @@ def main() -> None:
         program = program_of(options, channel)
         answer_calls(
             channel,
-            lambda seed, task: _answer(program, int(seed), int(task)),
+            lambda seed, task, secret=0: _answer(program, int(seed), int(task), int(secret)),
             loading_s=time.monotonic() - began,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.kinds.training import TRAIN, TrainingSettings
+from bottleneck_lab.measure.kinds.training import TRAIN, TRAIN_ON_HOST, TrainingSettings
 from bottleneck_lab.measure.kinds.training.judging import Reports
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_processes
@@ -126,23 +126,33 @@ def train_both(
     """Train the submission and the shipped script on the virtual GPU at the same time, once for
     each seed: no figure of either depends on how long it takes. Yields the pairs.
 
-    Raises the fault of whoever is to blame.
+    After the first, the shipped script trains on the host: its figures are known, and its results
+    are the same there, in a quarter of the time. Raises the fault of whoever is to blame.
     """
     with (
         engine_processes(2) as (first, second),
         modelled_worker(context, "reference", context.pristine(), first) as reference,
         modelled_worker(context, "learner", context.submission, second) as learner,
     ):
+        theirs: Training | None = None
         for done, seed in enumerate(seeds):
             context.progress(
                 f"training with your script and the shipped one: {done} of {len(seeds)} pairs done",
                 0.1 + 0.8 * done / len(seeds),
             )
             secret = context.rng.getrandbits(31)
-            reference.begin(seed, secret)
+            if theirs is None:
+                reference.begin(seed, secret)
+            else:
+                began = reference.session.hand_over([seed, TRAIN_ON_HOST, secret])
             learner.begin(seed, secret)
             yours = learner.end()  # its limits are watched while it is waited for
-            yield yours, reference.end()
+            if theirs is None:
+                theirs = reference.end()
+            else:
+                on_host = collect_training(reference.session, began)
+                theirs = replace(on_host, figures=theirs.figures)
+            yield yours, theirs
 
 
 @dataclass
