@@ -29,30 +29,30 @@ def _tables(seed: int) -> list[HostTable]:
     return tables
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_a_tree_of_several_tables_is_in_order_and_nested_by_thread(seed):
-    tables = _tables(seed)
-    rows = [row for t in tables for row in zip(t.start, t.end, t.thread, strict=True)]
-    # Of rows that start together the longer comes first, and of equal ones the earlier table's.
-    order = sorted(range(len(rows)), key=lambda i: (rows[i][0], -rows[i][1]))
+def test_a_tree_of_several_tables_is_in_order_and_nested_by_thread():
+    for seed in range(200):
+        tables = _tables(seed)
+        rows = [row for t in tables for row in zip(t.start, t.end, t.thread, strict=True)]
+        # Of rows that start together the longer comes first, and of equal ones the earlier table's.
+        order = sorted(range(len(rows)), key=lambda i: (rows[i][0], -rows[i][1]))
 
-    tree = nest(*tables)
+        tree = nest(*tables)
 
-    assert [order[at] for at in tree.position] == list(range(len(rows)))
-    for at, row in enumerate(order):
-        start, _, thread = rows[row]
-        earlier = [rows[i] for i in order[:at]]
-        open_rows = [s for s, end, own in earlier if own == thread and max(end, s + 1) > start]
-        assert tree.depth[at] == len(open_rows)
-        assert (tree.parent[at] >= 0) == bool(open_rows)
-        if open_rows:
-            assert tree.depth[tree.parent[at]] == tree.depth[at] - 1
+        assert [order[at] for at in tree.position] == list(range(len(rows))), seed
+        for at, row in enumerate(order):
+            start, _, thread = rows[row]
+            earlier = [rows[i] for i in order[:at]]
+            open_rows = [s for s, end, own in earlier if own == thread and max(end, s + 1) > start]
+            assert tree.depth[at] == len(open_rows), seed
+            assert (tree.parent[at] >= 0) == bool(open_rows), seed
+            if open_rows:
+                assert tree.depth[tree.parent[at]] == tree.depth[at] - 1, seed
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_outermost_rows_are_those_of_depth_zero(seed):
-    for table in _tables(seed):
-        assert (outermost(table) == (nest(table).depth == 0)).all()
+def test_outermost_rows_are_those_of_depth_zero():
+    for seed in range(50):
+        for table in _tables(seed):
+            assert (outermost(table) == (nest(table).depth == 0)).all(), seed
 
 
 CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "h200" / "training.json.gz"
@@ -64,9 +64,25 @@ def capture():
     return load(CAPTURE)
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_the_outermost_operators_show_where_the_host_was_as_all_of_them_do(seed, capture):
+def test_the_outermost_operators_show_where_the_host_was_as_all_of_them_do(capture):
     """Some cross others or mark steps, as in old traces; some begin or end together."""
+    for seed in range(100):
+        timeline, stretches, threads = _draw_stretches(seed, capture)
+        every, few = np.arange(len(timeline.operators), dtype=np.int32), find_outermost(timeline)
+        assert len(few) <= len(every), seed
+        for rank in timeline.ranks:
+            assert places_during(timeline, stretches, rank, threads, few) == places_during(
+                timeline, stretches, rank, threads, every
+            ), seed
+            assert operator_during(timeline, stretches, rank, few) == operator_during(
+                timeline, stretches, rank, every
+            ), seed
+
+
+def _draw_stretches(seed, capture):
+    """Return a capture's timeline with up to 20 operators of two threads, some stretches of time,
+    and the threads to look at.
+    """
     draw = np.random.default_rng(seed)
     count = draw.integers(1, 20)
     start = draw.integers(1, 30, count)
@@ -83,16 +99,7 @@ def test_the_outermost_operators_show_where_the_host_was_as_all_of_them_do(seed,
     begin = np.sort(draw.integers(0, 40, 6)).reshape(-1, 2)
     stretches = iv.union(begin[:, 0], begin[:, 1])
     threads = np.array([True, bool(draw.integers(0, 2)), False])
-    every, few = np.arange(count, dtype=np.int32), find_outermost(timeline)
-
-    assert len(few) <= len(every)
-    for rank in timeline.ranks:
-        assert places_during(timeline, stretches, rank, threads, few) == places_during(
-            timeline, stretches, rank, threads, every
-        )
-        assert operator_during(timeline, stretches, rank, few) == operator_during(
-            timeline, stretches, rank, every
-        )
+    return timeline, stretches, threads
 
 
 def test_an_operator_inside_another_is_not_outermost(capture):

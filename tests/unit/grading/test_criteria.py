@@ -277,13 +277,12 @@ def test_nothing_needs_to_be_undone_where_the_shipped_code_was_wrong():
     assert conclude(slow, specs=SPECS, about="wrong output") == conclude(slow, specs=SPECS)
 
 
-@pytest.mark.parametrize("holds", list(itertools.product((True, False, None), repeat=4)))
-def test_pass_needs_every_criterion_and_fail_needs_one(holds):
-    outcome = conclude(given_results(*holds), specs=SPECS).outcome
-    expected = (
-        Outcome.FAIL if False in holds else Outcome.INCONCLUSIVE if None in holds else Outcome.PASS
-    )
-    assert outcome is expected
+def test_pass_needs_every_criterion_and_fail_needs_one():
+    for holds in itertools.product((True, False, None), repeat=4):
+        expected = Outcome.INCONCLUSIVE if None in holds else Outcome.PASS
+        if False in holds:
+            expected = Outcome.FAIL
+        assert conclude(given_results(*holds), specs=SPECS).outcome is expected, holds
 
 
 def test_a_lab_about_its_mechanism_names_that_first():

@@ -12,52 +12,15 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import BusyMachineError
-from bottleneck_lab.measure.kinds.benchmark.gpu import Gpu
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 
 from ...modules import load_file
-from ...streams import Stream
+from .benches import GpuBench, StoodInBench
 from .trials import failed, judge_answers
 
 pytestmark = pytest.mark.long
 LAB = find_lab("perf-gate")
-
-
-class StoodInBench:
-    """A core on a clock of the test's. `stretch`: how many times as long as it should a piece of
-    work takes.
-    """
-
-    device = "cpu"
-
-    def __init__(self):
-        self.stretch, self.now_s, self.notes = 1.0, 1.0, []
-
-    def work(self, seconds):
-        begin, self.now_s = self.now_s, self.now_s + seconds * self.stretch
-        self.notes.append((seconds, begin, self.now_s))
-
-    def report(self):
-        notes, self.notes = self.notes, []
-        return np.array(notes, dtype=float).reshape(-1, 3)
-
-
-class GpuBench:
-    """The GPU that does real work, on a stream that is stood in for."""
-
-    device = "cuda"
-
-    def __init__(self):
-        stream = Stream()
-        self.gpu = Gpu(stream.spin, stream.event, stream.clock)
-
-    def work(self, seconds):
-        self.gpu.work(seconds, False)
-
-    def report(self):
-        self.gpu.wait()
-        return np.array(self.gpu.take_notes(), dtype=float).reshape(-1, 3)
 
 
 def check(folder, bench, jobs=40, seed=1):

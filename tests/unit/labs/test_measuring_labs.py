@@ -5,10 +5,9 @@ worker and no clock but the emulated one.
 from __future__ import annotations
 
 import itertools
-import random
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 from ...modules import load_file
+from .trials import failed, judge_answers
 
 LABS = ["timing-pitfalls", "perf-gate"]
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,29 +45,13 @@ def check(slug: str, folder: Path, seed: int = 1) -> dict:
     """What the judge says of an entry file: problem, number of trials and figure, for each
     criterion that was reached.
     """
-    lab, judge, settings, done = find_lab(slug), judge_of(slug), settings_of(slug), []
-    harness = load_file(
-        lab.path / lab.spec.devices["virtual"].settings["harness"], f"harness of {slug}"
-    )
-    learners = load_file(folder / lab.spec.entry, f"entry of {slug}")
-    random.seed(seed)
-    for trial in judge.trials(np.random.default_rng(seed), settings):
-        if lab.spec.devices["virtual"].settings.get("own_process"):
-            learners = load_file(folder / lab.spec.entry, f"entry of {slug}")
-        try:
-            answer = harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments)
-        except RuntimeError:
-            assert trial.late
-        else:
-            trial.finish(list(answer))
-        done.append(trial)
-        if trial.late:
-            break
-    return judge.judge(done, settings)
-
-
-def failed(found: dict) -> set[str]:
-    return {id_ for id_, (problem, _, _) in found.items() if problem}
+    lab = find_lab(slug)
+    device = lab.spec.devices["virtual"].settings
+    harness = load_file(lab.path / device["harness"], f"harness of {slug}")
+    load = partial(load_file, folder / lab.spec.entry, f"entry of {slug}")
+    if not device.get("own_process"):
+        load = cache(load)
+    return judge_answers(judge_of(slug), harness, load, settings_of(slug), seed)
 
 
 def right():

@@ -12,62 +12,15 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import BusyMachineError
-from bottleneck_lab.measure.kinds.benchmark.gpu import Gpu
 from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 from bottleneck_lab.measure.lab_rules.variants import variants
 
 from ...modules import load_file
-from ...streams import Stream
+from .benches import GpuBench, StoodInBench
 from .trials import failed, judge_answers
 
 pytestmark = pytest.mark.long
 LAB = find_lab("timing-pitfalls")
-READING_S = 5e-7
-"""By how much the stood-in clock goes on whenever it is read."""
-
-
-class StoodInBench:
-    """A core on a clock of the test's. `stretch`: how many times as long as it should a piece of
-    work takes.
-    """
-
-    device = "cpu"
-
-    def __init__(self):
-        self.stretch, self.now_s, self.free_s, self.notes = 1.0, 1.0, 1.0, []
-
-    def clock(self):
-        self.now_s += READING_S
-        return self.now_s
-
-    def work(self, seconds):
-        begin = max(self.free_s, self.now_s)
-        self.free_s = begin + seconds * self.stretch
-        self.notes.append((seconds, begin, self.free_s))
-
-    def report(self):
-        self.done_s = self.now_s = max(self.now_s, self.free_s)
-        notes, self.notes = self.notes, []
-        return np.array(notes, dtype=float).reshape(-1, 3)
-
-
-class GpuBench:
-    """The GPU that does real work, on a stream that is stood in for."""
-
-    device = "cuda"
-
-    def __init__(self):
-        self.stream = Stream()
-        self.clock = self.stream.clock
-        self.gpu = Gpu(self.stream.spin, self.stream.event, self.clock)
-
-    def work(self, seconds):
-        self.gpu.work(seconds, False)
-
-    def report(self):
-        self.gpu.wait()
-        self.done_s = self.stream.now_s
-        return np.array(self.gpu.take_notes(), dtype=float).reshape(-1, 3)
 
 
 @pytest.fixture
