@@ -795,14 +795,14 @@ def _withheld(
     Recording costs time itself, so that other settings make anything faster or slower. On another
     GPU a difference is real, though not the code's; only that nothing changed cannot be told.
     Beside busier programs the host is slower, and a device that waits for it; kernels and copies
-    are not.
+    are not. Of two programs neither is better, but for what took the place of something else.
     """
     kinds = {difference.kind for difference in differences}
     slowed = any(_may_bring(difference, change) for difference in differences)
     moved = same_code and change.outcome in ("better", "worse")
     if "settings" in kinds or (kinds and change.outcome == "same") or slowed or moved:
         return msgspec.structs.replace(change, outcome="cannot tell")
-    if change.fixed:
+    if change.fixed or ("program" in kinds and not change.was):
         return msgspec.structs.replace(change, outcome=_neutral(change.outcome))
     return change
 

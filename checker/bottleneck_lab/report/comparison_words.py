@@ -49,11 +49,17 @@ MEASURES = (
     " choice; `lab run` says how good its figures are"
 )
 
-FINDINGS = {
+_FINDINGS = {
     "findings_gone": "No longer costly enough to be a finding",
     "findings_new": "Now costly enough to be a finding",
 }
 """Words for the findings in each of these fields of a comparison."""
+
+_FINDINGS_OF_TWO = {
+    "findings_gone": "Findings before alone",
+    "findings_new": "Findings after alone",
+}
+"""The same for two programs, of which neither is a version of the other."""
 
 # Groups whose figures are all shown; of the others only those that changed, or may have changed
 # by much.
@@ -142,6 +148,11 @@ def describe_differences(comparison: Comparison) -> list[str]:
     if kinds == {"load"}:
         verdict = (
             "Nothing is called the same, or slower on the busier side by as much as that may bring."
+        )
+    if "program" in kinds:
+        verdict = (
+            "Two programs do different work: no part is called better, worse or the same. If one"
+            " does the work of the other, compare samples or requests per second."
         )
     if "settings" in kinds:
         verdict = "Nothing can be concluded: record both again in the same way."
@@ -243,11 +254,25 @@ def _describe_certainty(comparison: Comparison) -> list[str]:
             f"Intervals are of a typical {comparison.unit} in one capture each; another run may"
             " differ by more."
         )
+    if not (comparison.repeats or comparison.few) and _has_bare_ratios(comparison):
+        lines.append(
+            "A ratio without an interval is of the means: some steps lack that part, or a typical"
+            " one says something else."
+        )
     if any(_is_near(change, comparison.tolerated) for change in comparison.changes):
         lines.append(_describe_rule(comparison))
     if comparison.control is not None:
         lines.append(_describe_control(comparison.control))
     return lines
+
+
+def _has_bare_ratios(comparison: Comparison) -> bool:
+    """Return True if the ratio of a part that is shown has no interval beside it."""
+    return any(
+        format_ratio(change).endswith("x") and not format_between(change)
+        for group in GROUPS
+        for change in shown_changes(comparison, group)
+    )
 
 
 def _describe_long_step(step: LongStep) -> str:
@@ -294,12 +319,20 @@ def _describe_control(control: Control) -> str:
     )
 
 
+def list_findings(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    """Return the findings that one side alone has, under a title each."""
+    of_two = any(difference.kind == "program" for difference in comparison.differences)
+    titles = _FINDINGS_OF_TWO if of_two else _FINDINGS
+    lists = [(title, [*getattr(comparison, name).values()]) for name, title in titles.items()]
+    return [(title, findings) for title, findings in lists if findings]
+
+
 def describe_ahead(changes: Sequence[FigureChange]) -> str:
-    """State what `waits` means where a change is called that; empty where none is."""
-    if not any(change.waits for change in changes):
+    """State what `hidden` means where a change is called that; empty where none is."""
+    if not any(judge_change(change) == "hidden" for change in changes):
         return ""
     return (
-        "waits: the device is busy nearly all that time. The host is ahead of it and waits there,"
+        "hidden: the device is busy nearly all that time. The host is ahead of it and waits there,"
         " or works beside it, which costs no time."
     )
 
@@ -365,19 +398,18 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 
 
 def format_ratio(change: FigureChange) -> str:
-    """Return the ratio of the two times shown; `gone` and `new` for what is on one side only, and a
-    bound where one side is next to nothing: its noise would be the ratio.
+    """Return the ratio of the two times shown; `gone` and `new` for what is on one side only. Where
+    one side is next to nothing, whose noise would be the ratio, it is a bound of what is better,
+    and else nothing.
     """
-    ratio = _shown_ratio(change)
+    ratio, word = _shown_ratio(change), judge_change(change)
     if ratio > HIGHEST_SHOWN:
-        return f">{HIGHEST_SHOWN:.0f}x"
-    if 0 < ratio < 1 / HIGHEST_SHOWN:
-        return f"<{1 / HIGHEST_SHOWN:.2f}x"
-    if ratio:
+        return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
+    if ratio >= 1 / HIGHEST_SHOWN:
         return f"{ratio:.2f}x"
-    if change.before:
-        return "gone"
-    return "new" if judge_change(change) != "new" else ""
+    if ratio or word in ("gone", "new"):
+        return ""
+    return "gone" if change.before else "new"
 
 
 def _shown_ratio(change: FigureChange) -> float:
@@ -387,18 +419,21 @@ def _shown_ratio(change: FigureChange) -> float:
 def judge_change(change: FigureChange) -> str:
     """Return whether a change is better or worse, in a word; of a line, operator, kernel or range
     that one side alone has, only that it is new: what it took the place of tells what it brought.
-    Where a typical step says the opposite of the mean ones, it cannot be told. What a model charges
-    whatever runs is a charge, and what takes the host longer beside a busy device waits.
+    Where a typical step says the opposite of the mean ones, it cannot be told, and of what one side
+    alone has, only that. What a model charges whatever runs is a charge, and what takes the host
+    longer beside a busy device is hidden.
     """
     if change.fixed:
         return "charge"
-    if change.waits:
-        return "waits"
+    if change.outcome == "cannot tell" and not (change.before and change.after):
+        return "gone" if change.before else "new"
+    if change.waits and (change.before or change.group not in _REPLACED):
+        return "hidden"
     contradicted = {"better": change.before < change.after, "worse": change.before > change.after}
     if contradicted.get(change.outcome):
         return "cannot tell"
-    if change.outcome == "worse" and not change.before and change.group in _REPLACED:
-        return "new"
+    if (change.outcome == "worse" or change.waits) and not change.before:
+        return "new" if change.group in _REPLACED else change.outcome
     return change.outcome
 
 

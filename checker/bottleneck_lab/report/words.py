@@ -89,7 +89,16 @@ NONE_RELIABLE = (
     "No finding is listed: detectors need what this capture lacks, as the top of this report says."
 )
 
-REST = "everything else"
+NOWHERE = "between operators, in none"
+OTHER_LINES = "other lines, or none"
+OTHER_PLACES = "other operators, lines or ranges"
+OTHERS = {
+    "compute": "other kernels",
+    "copy": "other copies",
+    "communication": "other collectives",
+}
+"""What has no row of its own inside a block, by the block."""
+OTHER_OPERATORS = "other operators"
 WAITED = "Where the host waited for the device, by share of the wall time"
 WAITED_BESIDE = "The device works during most of this; only its idle time, above, is lost."
 ONLY_IDLE = (
@@ -576,6 +585,16 @@ def describe_gain(finding: Finding) -> str:
 def describe_bound(finding: Finding) -> str:
     """State what a program can gain without a finding's time."""
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
+
+
+def describe_bounds(findings: Sequence[Finding]) -> str:
+    """State what both words for gains mean, where findings have both; "" otherwise."""
+    if len({each.at_most for each in findings if each.expected_gain_ratio}) < 2:
+        return ""
+    return (
+        "At most: without all of it, so that no fix of this alone gains more. About: the usual fix"
+        " also saves other time, and may gain more."
+    )
 
 
 def describe_wait(row: SyncRow) -> str:

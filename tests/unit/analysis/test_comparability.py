@@ -195,6 +195,22 @@ def test_two_programs_are_not_called_the_same(timeline_of):
     assert "two programs" in difference.sentence
 
 
+def test_of_two_programs_neither_is_better(timeline_of):
+    """One takes three times as long for a step; none of its parts is better, and its findings are
+    its own.
+    """
+    one, other = (timeline_of(kind, steps=12) for kind in ("healthy", "sync"))
+    names = (name if name.startswith("ProfilerStep") else f"other::{name}" for name in one.strings)
+    comparison = compare(other, replace(one, strings=tuple(names)))
+    assert comparison.outcome == "differs"
+    assert {change.outcome for change in comparison.changes} <= {"differs", "cannot tell"}
+    text = printed(comparison)
+    assert "Different: " in text
+    assert "no part is called better, worse or the same" in text
+    assert "Findings before alone" in text
+    assert "No longer costly" not in text
+
+
 @pytest.mark.parametrize("bottleneck", ["input", "launch", "communication", "python", "dominant"])
 def test_a_fixed_version_is_the_same_program(timeline_of, bottleneck):
     slow = timeline_of(bottleneck, steps=12)

@@ -284,5 +284,5 @@ def test_device_time_that_no_line_launched_stands_below_the_lines(draw):
     summary = msgspec.structs.replace(summary, devices=[use], lines=lines)
     assert time_of_other_lines(summary, costly_lines(summary)[0]) == summary.wall_ns / 4
     _, listed = draw(render_summary, summary).split("Your lines of Python")
-    assert re.search(r"75\.0% .*f\n +25\.0% .* everything else", listed)
-    assert words.REST in str(lines_table(summary))
+    assert re.search(r"75\.0% .*f\n +25\.0% .* other lines, or none", listed)
+    assert words.OTHER_LINES in str(lines_table(summary))

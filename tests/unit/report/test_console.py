@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.analysis.causes import IDLE_CAUSES
-from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.compare import FigureChange, compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.host.lines import LineRow
@@ -564,14 +564,39 @@ def test_a_capture_without_any_event_is_drawn(draw):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "shown"), [(1.5, "1.50x"), (126_836.0, ">100x"), (0.0001, "<0.01x"), (0.02, "0.02x")]
+    ("outcome", "ratio", "shown"),
+    [
+        ("better", 1.5, "1.50x"),
+        ("better", 126_836.0, ">100x"),
+        ("cannot tell", 126_836.0, ""),
+        ("worse", 0.0001, ""),
+        ("worse", 0.02, "0.02x"),
+    ],
 )
-def test_a_ratio_to_next_to_nothing_is_a_bound(ratio, shown):
+def test_a_ratio_to_next_to_nothing_is_a_bound_of_what_is_better(outcome, ratio, shown):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     change = compare(before, after).changes[0]
     change = replace(change, ratio=ratio, low=ratio, high=ratio, before=ratio, after=1.0)
+    change = replace(change, outcome=outcome)
     assert format_ratio(change) == shown
-    assert bool(format_between(change)) == (shown[0] not in "<>")
+    assert bool(format_between(change)) == (shown not in ("", ">100x"))
+
+
+@pytest.mark.parametrize(
+    ("group", "before", "after", "outcome", "waits", "word", "ratio"),
+    [
+        ("line", 0.0, 5.0, "differs", True, "new", ""),  # beside a busy device
+        ("line", 4.0, 5.0, "differs", True, "hidden", "0.80x"),
+        ("sync", 0.0, 5.0, "differs", True, "hidden", "new"),
+        ("operator", 5.0, 0.0, "cannot tell", False, "gone", ""),
+        ("operator", 0.0, 5.0, "cannot tell", False, "new", ""),
+        ("operator", 5.0, 0.0, "better", False, "better", "gone"),
+        ("gap", 0.0, 5.0, "worse", False, "worse", "new"),
+    ],
+)
+def test_what_one_side_alone_has_is_gone_or_new(group, before, after, outcome, waits, word, ratio):
+    change = FigureChange("x", group, before, after, 0.0, outcome, waits=waits)
+    assert (judge_change(change), format_ratio(change)) == (word, ratio)
 
 
 def test_a_ratio_is_that_of_the_times_beside_it():
@@ -672,7 +697,8 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     (use,) = summary.devices
     price = "a step besides its operators (modelled)"
     inside = [("train.py(9): train", use.wall_ns // 4), (price, use.wall_ns // 10)]
-    causes = [replace(use.gap_causes[0], idle_ns=use.wall_ns // 2, inside=inside)]
+    part = replace(use.gap_causes[0], idle_ns=use.wall_ns // 2, nowhere_ns=use.wall_ns * 3 // 25)
+    causes = [replace(part, inside=inside, places=9)]
     assert causes[0].cause == "launch"
     lines = [LineRow("train.py(9): train", 5, use.wall_ns, 0)]
     devices, shares = [replace(use, gap_causes=causes)], {price: 0.1, "data": 0.05}
@@ -684,7 +710,12 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     assert " ".join(blind.split()).count(explained) == 1
     text = draw(render_summary, summary).split("3  What is inside it")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^ +([\d.]+%) +[\d.]+ \S+ \S+ (.+)$", text, re.MULTILINE))
-    assert rows == {"25.0%": "train.py(9): train", "10.0%": price, "15.0%": "everything else"}
+    assert rows == {
+        "25.0%": "train.py(9): train",
+        "12.0%": "between operators, in none",
+        "10.0%": price,
+        "3.0%": "7 other operators, lines or ranges",
+    }
     assert re.search(r"This block is the sum of [\d,]+ gaps, ", text)
     assert "--gap" not in text
 
@@ -710,7 +741,7 @@ def test_inside_communication_sums_to_the_block_and_time_over_shows_it(draw):
     text = draw(render_summary, summary)
     inside = text.split("3  What is inside it")[1].split("\n\n")[0]
     assert inside.count("all-reduce of") == 5
-    assert re.search(r"20\.0% .* everything else$", inside, re.MULTILINE)
+    assert re.search(r"20\.0% .* other collectives$", inside, re.MULTILINE)
     assert re.search(r"How busy over time \(░: communicating only\)\n.* █+░+$", text, re.MULTILINE)
 
 

@@ -17,6 +17,8 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.html import render_comparison_html, render_html
 from bottleneck_lab.report.page.markup import Markup, tag
+from bottleneck_lab.report.page.packing import PackedTimeline, pack_timeline
+from bottleneck_lab.report.page.timeline import timeline_section
 from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
 from bottleneck_lab.trace.names import CALIBRATED
 
@@ -251,3 +253,24 @@ def test_a_capture_s_facts_are_for_readers():
     assert re.search(r"Python frames recorded.{1,40}no", measured)
     for internal in (*facts, "1790957026000000000", "174318029"):
         assert internal not in re.sub(r"<script.*?</script>", "", measured, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "counted_ms", "before_ms", "lead"),
+    [
+        (True, 30, 0, "over 40.0 ms, of which the steps take 30.0 ms (10.0 ms after left out);"),
+        (False, 30, 8, "over 40.0 ms, of which this report is of 30.0 ms (8.00 ms before and"),
+        (False, 40, 0, "over 40.0 ms; gaps"),
+    ],
+)
+def test_the_timeline_says_what_part_of_it_the_report_is_of(of_steps, counted_ms, before_ms, lead):
+    packed = pack_timeline(analyse(made_up_capture.capture()))
+    packed = PackedTimeline({**packed.head, "span_ns": 40_000_000}, packed.data)
+    drawn = timeline_section(
+        packed,
+        events=9,
+        counted_ns=counted_ms * 1_000_000,
+        before_ns=before_ms * 1_000_000,
+        of_steps=of_steps,
+    )
+    assert lead in str(drawn)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.grading.criteria import grade_check, not_measured
@@ -426,3 +427,13 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
     for reliable, begins in ((True, "Nothing stands out"), (False, "No finding is listed")):
         judged = replace(summary, quality=replace(summary.quality, reliable=reliable))
         assert words.describe_no_findings(judged).startswith(begins)
+
+
+def test_both_words_for_gains_are_explained_where_both_stand():
+    def finding(ratio, *, at_most):
+        return Finding("x", "X", "", "input-bound", "", 0.1, ratio, at_most)
+
+    about, most = finding(3.25, at_most=False), finding(1.12, at_most=True)
+    assert words.describe_bounds([about, about]) == words.describe_bounds([most]) == ""
+    assert words.describe_bounds([most, finding(0.0, at_most=False)]) == "", "no gain is stated"
+    assert "At most: " in words.describe_bounds([about, most])

@@ -249,7 +249,7 @@ def _python_between(seen: Evidence) -> str:
     """
     parts = [part for use in seen.devices for part in use.gap_causes if part.cause == "launch"]
     late = sum(part.idle_ns for part in parts)
-    outside = late - sum(ns for part in parts for _, ns in part.inside)
+    outside = sum(part.nowhere_ns for part in parts)
     kernels = sum(use.kernels for use in seen.launches)
     if (
         not seen.operators

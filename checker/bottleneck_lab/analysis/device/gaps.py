@@ -37,7 +37,9 @@ class GapCause(msgspec.Struct, frozen=True):
     of it, or the operator in work on the host; empty where neither was recorded. `inside`: the
     lines, operators or marked ranges that the host was in meanwhile, each with its part of
     `idle_ns`. `beside`: where nothing tells what the launching thread did, what another thread was
-    in for most of the time; "" if nothing.
+    in for most of the time; "" if nothing. `nowhere_ns` is the part in which the host was in none
+    that was recorded, where that can be told, and `places` is how many there are, of which `inside`
+    lists the longest.
     """
 
     cause: Cause
@@ -49,6 +51,8 @@ class GapCause(msgspec.Struct, frozen=True):
     line: str = ""
     inside: list[tuple[str, int]] = []
     beside: str = ""
+    nowhere_ns: int = 0
+    places: int = 0
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -108,15 +112,22 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
     )
     handed = iv.intersect(part, host.handed.get(cause, iv.NONE))
     waited = 2 * handed.total > part.total
-    line, beside, inside = "", "", []
+    line, beside, nowhere_ns, count = "", "", 0, 0
+    inside: list[tuple[str, int]] = []
     if share >= LEAST_LINE_SHARE:
         own = iv.subtract(part, handed)
         operators = host.outermost if cause in IN_OPERATORS else NO_OPERATORS
-        inside = places_during(timeline, own, time.rank, host.threads, operators)
-        inside += [
-            (f"{name}{ON_ANOTHER_THREAD}", min(ns, handed.total))  # of several it is the sum
-            for name, ns in places_during(timeline, handed, time.rank, host.others)
+        places = places_during(timeline, own, time.rank, host.threads, operators)
+        inside = [
+            *places.longest,
+            *(
+                (f"{name}{ON_ANOTHER_THREAD}", min(ns, handed.total))  # of several it is the sum
+                for name, ns in places_during(timeline, handed, time.rank, host.others).longest
+            ),
         ]
+        count += places.different
+        if cause in IN_OPERATORS:  # of other causes, operators were not looked at
+            nowhere_ns = places.nowhere_ns
         line = lines_during(timeline, part, time.rank)
         if not line and cause == "host":
             line = operator_during(timeline, part, time.rank, host.outermost)
@@ -125,14 +136,26 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
         elif not line and cause == "python":
             beside = _beside(timeline, part, time.rank, host)
     sure = "likely" if waited else how_sure(cause, host)
-    return GapCause(cause, part.total, share, gaps, evidence, sure, line, inside, beside)
+    return GapCause(
+        cause=cause,
+        idle_ns=part.total,
+        share_of_wall=share,
+        gaps=gaps,
+        evidence=evidence,
+        sure=sure,
+        line=line,
+        inside=inside,
+        beside=beside,
+        nowhere_ns=nowhere_ns,
+        places=count,
+    )
 
 
 def _beside(timeline: Timeline, part: iv.Intervals, rank: int, host: HostView) -> str:
     """Return the marked range that another thread was in for most of these stretches, or "" where
     none lasted so long.
     """
-    ranges = places_during(timeline, part, rank, host.others, top=1)
+    ranges = places_during(timeline, part, rank, host.others, top=1).longest
     return next((name for name, ns in ranges if ns >= BESIDE_SHARE * part.total), "")
 
 

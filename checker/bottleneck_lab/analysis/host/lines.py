@@ -255,6 +255,16 @@ def _time_by_line(timeline: Timeline, stretches: iv.Intervals, rank: int) -> Flo
     return sums
 
 
+class Places(NamedTuple):
+    """Where the host was, with the time in each place, and in none that was recorded, ns;
+    `different` is how many places there are, of which `longest` may be a part.
+    """
+
+    longest: list[tuple[str, int]]
+    nowhere_ns: int
+    different: int
+
+
 def places_during(
     timeline: Timeline,
     stretches: iv.Intervals,
@@ -263,7 +273,7 @@ def places_during(
     outermost: SmallInts = NO_OPERATORS,
     *,
     top: int = 10,
-) -> list[tuple[str, int]]:
+) -> Places:
     """Return where the host was in these stretches and for how long, ns, longest first: on the
     user's own lines and, where none were recorded, in operators (the `outermost` ones) and in
     marked ranges, of each those that no other encloses. A moment counts once for each of the
@@ -278,7 +288,10 @@ def places_during(
         mine &= ~named(timeline, table, STEP_NAME)[rows]
         left = iv.subtract(left, iv.chain(_added(sums, table, rows[mine], left)))
     longest = np.argsort(-sums, kind="stable")[:top]
-    return [(timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]]
+    named_so = [
+        (timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]
+    ]
+    return Places(named_so, left.total, int(np.count_nonzero(sums)))
 
 
 def _added(

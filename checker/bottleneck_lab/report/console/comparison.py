@@ -13,7 +13,6 @@ from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     ALWAYS,
-    FINDINGS,
     GROUPS,
     describe_ahead,
     describe_differences,
@@ -28,6 +27,7 @@ from bottleneck_lab.report.comparison_words import (
     judge_change,
     kernel_labels,
     label_change,
+    list_findings,
     shown_changes,
     title_group,
 )
@@ -41,7 +41,8 @@ _STYLES = {
     "new": "",
     "differs": "",
     "charge": "",
-    "waits": "",
+    "gone": "",
+    "hidden": "",
 }
 
 _SHORT = {"cannot tell": "?"}
@@ -73,12 +74,10 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     for before, after, what in memory:
         sheet.path(sheet.safe(f"{before:>11} → {after:<11} {what}"), indent=1)
     _print_groups(sheet, comparison)
-    for field, title in FINDINGS.items():
-        titles = getattr(comparison, field)
-        if titles:
-            sheet.heading(title)
-            for name in titles.values():
-                sheet.line(f"{name}.", indent=1)
+    for title, findings in list_findings(comparison):
+        sheet.heading(title)
+        for name in findings:
+            sheet.line(f"{name}.", indent=1)
 
 
 def _print_groups(sheet: Sheet, comparison: Comparison) -> None:

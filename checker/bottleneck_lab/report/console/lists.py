@@ -288,7 +288,7 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         sheet.ranked(name, ns / wall, words.format_duration(ns), code)
     rest = time_of_other_lines(summary, rows[:TOP]) if on_device and rows else 0
     if rest:
-        sheet.ranked(words.REST, rest / wall, words.format_duration(rest))
+        sheet.ranked(words.OTHER_LINES, rest / wall, words.format_duration(rest))
 
 
 def print_findings(sheet: Sheet, summary: Summary) -> None:
@@ -297,6 +297,8 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     scope = describe_scope(summary)
     if scope and summary.findings:
         sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
+    if bounds := words.describe_bounds(summary.findings):
+        sheet.line(bounds, indent=1, style="dim")
     if not summary.findings:
         nothing = words.describe_no_findings(summary)
         sheet.line(nothing, indent=1)

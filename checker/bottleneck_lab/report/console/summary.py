@@ -398,8 +398,9 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     and the source of a line.
     """
     rows: list[tuple[str, int, str]]
+    others = words.OTHERS.get(biggest.key, "")
     if biggest.cause:
-        rows = _host_during(summary, biggest)
+        rows, others = _host_during(summary, biggest), words.OTHER_PLACES
     elif biggest.key == "copy":
         rows = [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
@@ -410,6 +411,7 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
         rows = [(name, ns, "") for name, _, ns in describe_collectives(summary) if ns]
     elif summary.cpu_only:
         rows = [(row.name, row.self_ns, "") for row in summary.operators]
+        others = words.OTHER_OPERATORS
     else:
         short = short_names(row.name for row in summary.kernels)
         kernels = [row for row in summary.kernels if not row.communication]
@@ -418,8 +420,19 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     # Kernels side by side, or copies behind work, may sum to more than the block.
     rest = biggest.ns - sum(ns for _, ns, _ in largest)
     if largest and rest > _wall_ns(summary) // 1000:
-        largest.append((words.REST, rest, ""))
+        if biggest.cause:
+            listed = sum(name != words.NOWHERE for name, _, _ in largest)
+            others = f"{max(_count_places(summary, biggest) - listed, 0) or ''} {others}".lstrip()
+        largest.append((others, rest, ""))
     return largest
+
+
+def _count_places(summary: Summary, idle: Part) -> int:
+    """Return in how many operators, lines and ranges the host was while devices were idle for one
+    cause, at most.
+    """
+    parts = [part for use in summary.devices for part in use.gap_causes if part.cause == idle.cause]
+    return max((part.places for part in parts), default=0)
 
 
 def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
@@ -430,5 +443,5 @@ def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
     for use in summary.devices:
         for part in use.gap_causes:
             if part.cause == idle.cause:
-                times.update(dict(part.inside))
-    return [(name, ns, summary.code.get(name, "")) for name, ns in times.items()]
+                times.update({**dict(part.inside), words.NOWHERE: part.nowhere_ns})
+    return [(name, ns, summary.code.get(name, "")) for name, ns in times.items() if ns]

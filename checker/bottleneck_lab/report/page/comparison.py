@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report.comparison_words import (
-    FINDINGS,
     GROUPS,
     describe_ahead,
     describe_differences,
@@ -19,6 +18,7 @@ from bottleneck_lab.report.comparison_words import (
     judge_change,
     kernel_labels,
     label_change,
+    list_findings,
     shown_changes,
     title_group,
 )
@@ -33,7 +33,8 @@ _STYLES = {
     "new": "soft",
     "differs": "soft",
     "charge": "soft",
-    "waits": "soft",
+    "gone": "soft",
+    "hidden": "soft",
 }
 
 
@@ -85,9 +86,7 @@ def comparison_section(comparison: Comparison) -> Section:
         if ahead := describe_ahead(changes):
             tables.append(tag("p", ahead, class_="soft"))
     findings = [
-        tag("p", f"{title}: {'; '.join(titles.values())}.")
-        for field, title in FINDINGS.items()
-        if (titles := getattr(comparison, field))
+        tag("p", f"{title}: {'; '.join(titles)}.") for title, titles in list_findings(comparison)
     ]
     headline, _ = describe_headline(comparison)
     lead = " ".join([*(f"{line}." for line in headline), *describe_samples(comparison)])

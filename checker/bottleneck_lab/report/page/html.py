@@ -128,12 +128,12 @@ def build_timeline(page: PageContent) -> Section | None:
         return None
     timeline, summary, _ = page.capture
     packed = pack_timeline(page.capture, blind=page.blind)
-    steps_ns = summary.wall_ns if summary.steps else 0
     return timeline_section(
         packed,
         events=timeline.events,
-        steps_ns=steps_ns,
+        counted_ns=summary.wall_ns,
         before_ns=summary.start_ns - summary.origin_ns,
+        of_steps=bool(summary.steps),
         blind=page.blind,
     )
 

@@ -213,6 +213,8 @@ def findings_section(summary: Summary) -> Section:
     scope = describe_scope(summary)
     if scope:
         lead += f" Shares and gains are of the time {scope}."
+    if bounds := words.describe_bounds(summary.findings):
+        lead += f" {bounds}"
     if summary.remedies_later:
         lead += f" {words.REMEDIES_LATER}"
     return section(

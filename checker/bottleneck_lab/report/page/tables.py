@@ -231,7 +231,7 @@ def lines_table(summary: Summary) -> Markup | None:
             cell.append(words.format_duration(row.backward_ns))
         cells.append(cell)
     if by_device and rows and (rest := time_of_other_lines(summary, rows[:TOP])):
-        cells.append([words.REST, "", words.format_duration(rest), *[""] * (len(head) - 3)])
+        cells.append([words.OTHER_LINES, "", words.format_duration(rest), *[""] * (len(head) - 3)])
     return _table(
         head, cells, describe_lines(summary, on_device=by_device), numeric=range(1, len(head))
     )

@@ -40,31 +40,32 @@ def timeline_section(
     packed: PackedTimeline,
     *,
     events: int,
-    steps_ns: int = 0,
+    counted_ns: int = 0,
     before_ns: int = 0,
+    of_steps: bool = False,
     blind: bool = False,
 ) -> Section:
     """Return the drawn timeline of `events` rows, with its legend and, for those who cannot see it,
-    a table of its lanes. `steps_ns`: how long the marked steps take together, where there are any,
-    and `before_ns` what comes before them.
+    a table of its lanes. `counted_ns`: how long the stretch is that the report is of (`of_steps`:
+    that of the marked steps), and `before_ns` what comes before it.
     """
     span = words.format_duration(packed.head["span_ns"])
     hatched = "hatched in the colour of their cause"
     if blind:
         hatched = "hatched"
-    of_steps = ""
-    if steps_ns:
-        of_steps = f", of which the steps take {words.format_duration(steps_ns)}"
-        after_ns = packed.head["span_ns"] - before_ns - steps_ns
-        outside = {"before the first": before_ns, "after the last": after_ns}
-        parts = [
-            f"{words.format_duration(ns)} {where}"
-            for where, ns in outside.items()
-            if ns > _NO_PART * steps_ns
-        ]
-        of_steps += f" ({' and '.join(parts)} in no step)" if parts else ""
+    after_ns = packed.head["span_ns"] - before_ns - counted_ns
+    parts = [
+        f"{words.format_duration(ns)} {where}"
+        for where, ns in (("before", before_ns), ("after", after_ns))
+        if ns > _NO_PART * counted_ns > 0
+    ]
+    counted = ""
+    if of_steps or parts:
+        whose = "the steps take" if of_steps else "this report is of"
+        counted = f", of which {whose} {words.format_duration(counted_ns)}"
+        counted += f" ({' and '.join(parts)} left out)" if parts else ""
     lead = (
-        f"All {events:,} recorded events over {span}{of_steps}; gaps in a device's work are"
+        f"All {events:,} recorded events over {span}{counted}; gaps in a device's work are"
         f" {hatched}."
     )
     legend = [
