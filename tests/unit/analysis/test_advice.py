@@ -1,19 +1,18 @@
 """Advice fits the hardware and the settings of the capture."""
 
-import json
 import re
 from dataclasses import replace
 
 import pytest
 
-from bottleneck_lab import load, summarise
+from bottleneck_lab import summarise
+
+from .traces import summarise_run
 
 
-def summary_of(make, tmp_path, run, **device):
-    trace = run.trace()
-    trace["deviceProperties"] = [{**make.DEVICE, **device}]
-    (tmp_path / "x.json").write_text(json.dumps(trace))
-    return summarise(load(tmp_path / "x.json"))
+def of_device(make, **device):
+    """The facts of a trace that was recorded on a device of these properties."""
+    return {"deviceProperties": [{**make.DEVICE, **device}]}
 
 
 def matrices(make, kernel="ampere_sgemm_128x64_tn"):
@@ -68,7 +67,7 @@ def test_tensor_cores_are_advised_as_the_device_has_them(
 ):
     major, _, minor = capability.partition(".")
     device = {"name": name, "computeMajor": int(major or 0), "computeMinor": int(minor or 0)}
-    summary = summary_of(make, tmp_path, matrices(make), **device)
+    summary = summarise_run(tmp_path, matrices(make), **of_device(make, **device))
     advised = [each for each in summary.findings if each.id == "tensor-cores-unused"]
     if words is None:
         assert advised == []
@@ -82,7 +81,7 @@ def test_tensor_cores_are_advised_as_the_device_has_them(
 def test_matrix_kernels_that_take_fp16_already_are_no_fp32_ones(make, tmp_path):
     run = matrices(make, "volta_fp16_sgemm_fp32_128x128_nn")
     device = {"name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}
-    assert summary_of(make, tmp_path, run, **device).findings == []
+    assert summarise_run(tmp_path, run, **of_device(make, **device)).findings == []
 
 
 @pytest.mark.parametrize("bottleneck", ["launch", "input", "elementwise"])
@@ -122,7 +121,7 @@ def epochs(make, start: str, first_us: float = 3_000.0):
 def test_steps_that_too_many_workers_make_slow_are_no_second_finding(make, tmp_path):
     for workers, uneven in ((16, False), (4, True)):
         start = f"DataLoader starts its workers: {workers} on 8 cores, kept after an epoch"
-        findings = summary_of(make, tmp_path, epochs(make, start, 60_000.0)).findings
+        findings = summarise_run(tmp_path, epochs(make, start, 60_000.0)).findings
         names = {finding.id for finding in findings}
         assert "input-starved" in names
         assert ("uneven-steps" in names) is uneven
@@ -130,7 +129,7 @@ def test_steps_that_too_many_workers_make_slow_are_no_second_finding(make, tmp_p
 
 def test_too_many_workers_are_one_finding_with_its_remedy(make, tmp_path):
     start = "DataLoader starts its workers: 16 on 2 cores, ended after an epoch"
-    (only,) = summary_of(make, tmp_path, epochs(make, start)).findings
+    (only,) = summarise_run(tmp_path, epochs(make, start)).findings
     assert only.id == "input-starved"
     assert "Starting 16 workers on 2 cores 2 times took" in only.evidence
     assert "Use fewer workers" in only.advice
@@ -140,7 +139,7 @@ def test_too_many_workers_are_one_finding_with_its_remedy(make, tmp_path):
 
 def test_workers_that_fit_are_not_told_to_be_fewer(make, tmp_path):
     start = "DataLoader starts its workers: 4 on 8 cores, kept after an epoch"
-    only = summary_of(make, tmp_path, epochs(make, start)).findings[0]
+    only = summarise_run(tmp_path, epochs(make, start)).findings[0]
     assert only.id == "input-starved"
     assert "fewer" not in only.advice
     assert "persistent_workers" not in only.advice

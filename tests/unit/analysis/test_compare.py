@@ -37,6 +37,7 @@ from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.trace.names import CALIBRATED, LINES_OF, MODELLED_HOST
 
 from ...captures import recorded_capture
+from .traces import load_trace
 
 
 @pytest.fixture
@@ -589,8 +590,7 @@ def test_a_fused_kernel_stands_against_all_that_it_replaces(make, tmp_path):
                 run.operator(f"aten::{name[:3]}", name, us)
             run.wait()
             run.range(f"ProfilerStep#{step}", begin)
-        (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-        found.append(load(tmp_path / "x.json"))
+        found.append(load_trace(tmp_path, run.trace()))
     change = outcomes(compare(*found))["kernel", "triton_poi_fused_add_mul_0"]
     assert change.was == ("add_kernel", "mul_kernel")
     assert change.outcome == "better"

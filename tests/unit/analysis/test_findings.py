@@ -18,6 +18,8 @@ from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import FINDING_IDS, find_findings
 from bottleneck_lab.grading.figures import figures_of
 
+from .traces import load_trace, summarise_run
+
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 KINDS = [
     "healthy",
@@ -96,8 +98,7 @@ def test_what_a_program_does_before_its_first_step_is_not_held_against_the_steps
         begin = run.host
         make._step(run, "healthy", number, 24, 1.0)
         run.range(f"step {number}", begin)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     assert [finding.id for finding in summary.findings] == []
     assert summary.launches[0].kernels_per_step == 2 * 24 + 2
     ranges = {row.name: row for row in summary.ranges}
@@ -120,8 +121,7 @@ def test_a_cpu_s_first_weights_are_no_dominant_operator_of_its_steps(tmp_path, m
 def test_a_range_around_all_steps_takes_all_of_the_time_and_no_more(tmp_path, make):
     run = make.training("healthy")
     run.range("epoch", 100_000.0)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     (epoch,) = [row for row in summary.ranges if row.name == "epoch"]
     assert 0.99 < epoch.share_of_wall <= 1
 
@@ -225,8 +225,7 @@ def products(tmp_path, make, kernel, args=None):
         for number, event in enumerate(events):
             event["args"] = {**event.get("args", {}), "External id": number + 1}
             event["args"] |= (args or {}) if name == "aten::mm" else {}
-    (tmp_path / "x.json").write_text(json.dumps(trace))
-    return load(tmp_path / "x.json")
+    return load_trace(tmp_path, trace)
 
 
 def test_every_kind_is_tested(make):
@@ -329,8 +328,7 @@ def _without_kernels(make, bottleneck: str, share: float):
 def test_what_rests_on_lost_kernels_is_withheld_or_marked(
     tmp_path, make, bottleneck, share, found, withheld
 ):
-    (tmp_path / "x.json").write_text(json.dumps(_without_kernels(make, bottleneck, share)))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise(load_trace(tmp_path, _without_kernels(make, bottleneck, share)))
     assert not summary.quality.reliable
     missing = summary.quality.missing[0]
     assert "kernel launches have no kernel" in missing.what
@@ -353,8 +351,7 @@ def test_graph_kernels_that_were_not_recorded_are_said_with_what_falls(tmp_path,
     for event in run.events:
         if event["name"] == "cudaLaunchKernel":
             event["name"] = "cudaGraphLaunch"
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     (missing,) = summary.quality.missing
     assert "CUDA graphs" in missing.what
     assert missing.share_of_wall > 0.9
@@ -370,8 +367,7 @@ def test_what_ends_the_run_stands_before_what_slows_it(tmp_path, make, kept, fir
     for step in [event for event in run.events if event["name"].startswith("ProfilerStep#")]:
         run.host = step["ts"] + step["dur"] - 1
         run.memory(kept)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    found = [finding.id for finding in summarise(load(tmp_path / "x.json")).findings]
+    found = [finding.id for finding in summarise_run(tmp_path, run).findings]
     assert found[0] == first
     assert {"memory-growth", "launch-bound"} <= set(found)
 

@@ -2,7 +2,6 @@
 written by hand, of which it is known what they would take without waits.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,8 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.measure.virtual_gpu.clock import LOOP
+
+from .traces import load_events
 
 KERNELS = 8
 SLOW_HOST, SLOW_DEVICE, LIGHT = (3.5, 1.5), (1.0, 6.0), (1.0, 2.0)
@@ -73,8 +74,7 @@ def run(
 def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, steps):
     with_waits, events = run(steps, waits=True)
     without, _ = run(steps, waits=False)
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise(load_events(tmp_path, events))
     (use,) = summary.devices
     blamed = sum(part.idle_ns for part in use.gap_causes if part.cause == "synchronisation")
     assert blamed / 1000 == pytest.approx(with_waits - without, abs=0.02 * with_waits)
@@ -85,8 +85,7 @@ def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, ste
 @pytest.mark.parametrize("step", [SLOW_HOST, (2.0, 1.5), (2.0, 1.8), LIGHT])
 def test_equal_steps_are_idle_for_equal_causes(tmp_path, step):
     _, events = run([step] * 20, waits=True)
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    analysis = analyse(load(tmp_path / "x.json"))
+    analysis = analyse(load_events(tmp_path, events))
     parts = find_step_parts(analysis.times, analysis.summary.steps)
     # Before the second step nothing was waited for.
     usual = {key: values[2:-1] for key, values in parts.items()}
@@ -101,8 +100,7 @@ def test_time_after_a_wait_is_not_due_to_it_where_the_host_is_slow_in_every_step
     """Each wait itself takes 80 µs; that must not add up until a short step is blamed on it."""
     steps = [(3.5, 0.5)] * 8 + [(1.0, 0.1), (3.5, 0.5)]
     _, events = run(steps, waits=True, wait_us=80)
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    (use,) = summarise(load(tmp_path / "x.json")).devices
+    (use,) = summarise(load_events(tmp_path, events)).devices
     blamed = sum(part.idle_ns for part in use.gap_causes if part.cause == "synchronisation")
     waited = sum(event["dur"] for event in events if "Synchronize" in event["name"])
     assert 0 < blamed <= 1000 * waited
@@ -119,8 +117,7 @@ def test_time_after_a_wait_is_not_due_to_it_where_the_host_is_slow_in_every_step
 )
 def test_a_fixed_price_of_the_model_is_no_work_that_could_be_moved(tmp_path, step, waits, finding):
     _, events = run([step] * 20, waits=waits, fixed_ms=1.5)
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise(load_events(tmp_path, events))
     assert [each.id for each in summary.findings if each.id != "pageable-copies"] == (
         [finding] if finding else []
     )
@@ -145,8 +142,7 @@ def test_the_model_s_fixed_charge_is_a_cause_of_its_own_beside_the_launches(tmp_
         about = {"name": "aten::mm", "cat": "cpu_op", "ts": launch["ts"] - 2, "dur": 400}
         events.append({**launch, **about, "args": {}})
         events.append({**launch, **about, "name": "aten::view", "dur": 100, "args": {}})
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise(load_events(tmp_path, events))
     (use,) = summary.devices
     launch, fixed = use.gap_causes[:2]
     assert (launch.cause, {name for name, _ in launch.inside}) == ("launch", {"aten::mm"})
@@ -176,8 +172,7 @@ class Threads:
         self.add("cuda_runtime", "cudaStreamSynchronize", at + 20, 9_500, tid=1)
 
     def summary(self, folder):
-        (folder / "x.json").write_text(json.dumps({"traceEvents": self.events}))
-        return summarise(load(folder / "x.json"))
+        return summarise(load_events(folder, self.events))
 
 
 @pytest.mark.parametrize(("ends_ms", "cause"), [(40, "input"), (44, "python")])

@@ -1,11 +1,10 @@
 """Why a token is slow: host and device per token, from loops whose answer is known."""
 
-import json
-
 import pytest
 
-from bottleneck_lab import load, summarise
 from bottleneck_lab.report.words import advise_tokens, describe_tokens
+
+from .traces import summarise_run
 
 
 def generated(
@@ -35,8 +34,7 @@ def generated(
             run.operator(trains, "gemv_kernel", kernel_us, host_us)
         if mark:
             run.range(f"{mark} {number}", begin)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    return summarise(load(tmp_path / "x.json")).generation
+    return summarise_run(tmp_path, run).generation
 
 
 @pytest.mark.parametrize("mark", ["", "token", "decode"])
@@ -92,6 +90,5 @@ def test_an_operator_inside_the_sampling_one_is_no_second_token(make, tmp_path):
             run.python(us)
             run.add("cpu_op", name, begin, run.host - begin)
         run.add("cpu_op", "aten::argmax", begin + 60.0, 20.0)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    use = summarise(load(tmp_path / "x.json")).generation
+    use = summarise_run(tmp_path, run).generation
     assert (use.tokens, use.token_ns) == (19, 500_000)

@@ -1,11 +1,11 @@
 """Which line is to blame, and what it would bring."""
 
-import json
-
 import pytest
 
-from bottleneck_lab import load, query, summarise
+from bottleneck_lab import query, summarise
 from bottleneck_lab.trace.names import LINES_OF
+
+from .traces import load_events
 
 PID, MAIN, T0 = 7, 8, 1_000_000.0
 
@@ -30,8 +30,7 @@ def line(name, start, dur):
 @pytest.fixture
 def summary(tmp_path):
     def read(events):
-        (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
-        return summarise(load(tmp_path / "x.json"))
+        return summarise(load_events(tmp_path, events))
 
     return read
 
@@ -125,14 +124,12 @@ def test_time_outside_the_steps_is_no_line_s(summary):
 
 
 def test_a_query_has_the_line_of_each_call(tmp_path):
-    path = tmp_path / "trace.json"
     rows = [
         event("cuda_runtime", "cudaStreamSynchronize", 10, 5, correlation=1),
         event("cuda_runtime", "cudaStreamSynchronize", 30, 5, correlation=2),
         line("train.py(31): train", 8, 10),
     ]
-    path.write_text(json.dumps({"traceEvents": rows}))
-    answer = query(load(path), "SELECT line, duration FROM runtime ORDER BY start")
+    answer = query(load_events(tmp_path, rows), "SELECT line, duration FROM runtime ORDER BY start")
     assert answer.rows == [["train.py(31): train", 5000], ["", 5000]]
 
 
@@ -170,8 +167,7 @@ def test_device_time_of_the_backward_is_on_the_line_that_calls_it(tmp_path, back
         event("cuda_runtime", "cudaLaunchKernel", 115, 5, backward_thread, correlation=2),
         event("kernel", "gemm", 130, 200, 0, device=0, stream=7, correlation=2),
     ]
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": rows}))
-    timeline = load(tmp_path / "x.json")
+    timeline = load_events(tmp_path, rows)
     device_ns = {row.line: row.device_ns for row in summarise(timeline).lines}
     assert device_ns == {"train.py(19): forward": 100_000, "train.py(45): main": 200_000}
     answer = query(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -24,6 +23,8 @@ from bottleneck_lab.report.words import describe_startup
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.trace.names import STEP_NAME
 
+from .traces import load_events
+
 ALL = "all of these"
 ROOT = Path(__file__).parents[3]
 DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
@@ -41,12 +42,7 @@ def kernel(name, start, length, correlation, stream=7):
 
 @pytest.fixture
 def loaded(tmp_path):
-    def made(*events):
-        path = tmp_path / "trace.json"
-        path.write_text(json.dumps({"traceEvents": events}))
-        return load(path)
-
-    return made
+    return lambda *events: load_events(tmp_path, list(events))
 
 
 @pytest.fixture

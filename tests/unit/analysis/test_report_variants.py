@@ -18,16 +18,12 @@ from bottleneck_lab.report.breakdown import (
 from bottleneck_lab.report.words import format_duration
 
 from .test_reports import finding, idle_shares, text_of
+from .traces import summarise_run
 
 
 def write(folder, name: str, trace: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(trace))
-
-
-def summary_of(tmp_path, run, **facts):
-    write(tmp_path, "x", run.trace() | facts)
-    return summarise(load(tmp_path / "x.json"))
 
 
 def loop(make, steps: int = 6, kernels: int = 10, us: float = 300.0, **settings):
@@ -81,7 +77,7 @@ def for_value(run, until: float) -> None:
 
 @pytest.mark.parametrize("wait", [for_event, for_value])
 def test_waits_of_other_names_prove_missing_work_too(make, tmp_path, wait):
-    summary = summary_of(tmp_path, waiting(make, wait))
+    summary = summarise_run(tmp_path, waiting(make, wait))
     assert not summary.quality.reliable
     assert idle_shares(summary)["unrecorded"] == pytest.approx(0.78, abs=0.03)
     assert summary.gains == {}
@@ -105,7 +101,7 @@ def late_graphs(make, us: float, *, copies: bool, steps: int = 8):
 
 
 def test_a_stream_s_wait_contradicts_work_where_nothing_else_ran_meanwhile(make, tmp_path):
-    summary = summary_of(tmp_path, late_graphs(make, 30_000.0, copies=True))
+    summary = summarise_run(tmp_path, late_graphs(make, 30_000.0, copies=True))
     (missing,) = summary.quality.missing
     assert missing.what.startswith("8 of 8 waits of the host return before the work")
     assert summary.findings == []
@@ -113,7 +109,7 @@ def test_a_stream_s_wait_contradicts_work_where_nothing_else_ran_meanwhile(make,
 
 
 def test_work_that_starts_before_its_launch_has_a_wrong_time(make, tmp_path):
-    summary = summary_of(tmp_path, late_graphs(make, -700.0, copies=False))
+    summary = summarise_run(tmp_path, late_graphs(make, -700.0, copies=False))
     (missing,) = summary.quality.missing
     assert "start before the call that launched them" in missing.what
     assert summary.gains == {}
@@ -130,7 +126,7 @@ def test_a_wait_that_keeps_python_from_running_beside_the_device_is_named(make, 
             run.operator("aten::mm", "gemm_tensorop", 300.0)
         run.item()
         run.python(1_500)
-    (only,) = summary_of(tmp_path, run).findings
+    (only,) = summarise_run(tmp_path, run).findings
     assert only.id == "host-stalls"
     assert only.expected_gain_ratio == pytest.approx(1.5, abs=0.02)
     assert "Not waiting for the device would do as well (at most 1.50x)" in only.evidence
@@ -151,7 +147,7 @@ def copying(make, *, copy: bool = True, item: bool = True):
 
 def test_a_copy_right_behind_a_wait_is_waited_for_and_stays_without_the_wait(make, tmp_path):
     whole = copying(make).host - 1e6
-    gains = summary_of(tmp_path, copying(make)).gains
+    gains = summarise_run(tmp_path, copying(make)).gains
     without_copies = whole / (copying(make, copy=False).host - 1e6)
     without_waits = whole / (copying(make, item=False).host - 1e6)
     assert without_copies * 0.99 < gains["copy"] < 1.1 * without_copies
@@ -171,7 +167,7 @@ def test_waits_that_follow_one_another_closely_are_several(make, tmp_path):
         run.wait()
         return run
 
-    summary = summary_of(tmp_path, asking(item=True))
+    summary = summarise_run(tmp_path, asking(item=True))
     gain = (asking(item=True).host - 1e6) / (asking(item=False).host - 1e6)
     assert finding(summary, "sync-stalls").expected_gain_ratio == pytest.approx(gain, rel=0.05)
     shares = idle_shares(summary)
@@ -568,7 +564,7 @@ def test_lightning_s_own_range_around_the_next_batch_is_input(make, tmp_path):
             run.operator("aten::mm", "gemm_tensorop", 200.0)
         run.wait()
         run.range(f"ProfilerStep#{number}", begin)
-    assert [each.id for each in summary_of(tmp_path, run).findings] == ["input-starved"]
+    assert [each.id for each in summarise_run(tmp_path, run).findings] == ["input-starved"]
 
 
 def test_a_recurrent_layer_that_takes_the_time_is_no_finding(make, tmp_path):
@@ -578,7 +574,7 @@ def test_a_recurrent_layer_that_takes_the_time_is_no_finding(make, tmp_path):
             start = run.host
             run.python(us)
             run.add("cpu_op", name, start, run.host - start)
-    assert summary_of(tmp_path, run).findings == []
+    assert summarise_run(tmp_path, run).findings == []
 
 
 def test_python_s_own_functions_are_not_the_program_s(make, tmp_path):
@@ -593,7 +589,7 @@ def test_python_s_own_functions_are_not_the_program_s(make, tmp_path):
         run.add("python_function", "logging/__init__.py(1720): flush", stall, 1_900.0)
         run.range(f"ProfilerStep#{number}", start)
     run.add("python_function", "train.py(1): <module>", begin, run.host - begin)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert [row.line for row in summary.lines] == ["train.py: <module>"]
     assert "train.py" not in finding(summary, "host-stalls").evidence
 
@@ -606,7 +602,7 @@ def test_on_a_cpu_a_stall_is_told_once(make, tmp_path):
             run.python(100)
             run.add("cpu_op", "aten::mm", start, 100.0)
         run.python(6_000)
-    (only,) = summary_of(tmp_path, run).findings
+    (only,) = summarise_run(tmp_path, run).findings
     assert only.evidence.count("no operator") == 1
 
 
@@ -706,7 +702,7 @@ def test_of_two_optimizers_the_last_ends_a_step(make, tmp_path):
             run.operator("aten::_foreach_add_", "multi_tensor_apply_kernel", 3.0)
             run.range(f"Optimizer.step#{name}.step", begin)
     run.wait()
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert len(summary.steps) == 8
     assert summary.launches[0].kernels_per_step == 40
 
@@ -719,20 +715,20 @@ def test_shares_of_the_part_without_start_up_say_so(make, tmp_path):
     for _ in range(300):
         run.operator("aten::mm", "gemm_tensorop", 3.0, host_us=40.0)
     run.wait()
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert describe_scope(summary).startswith("between the first and the last work, 13")
     text = text_of(summary)
     assert "x between the first and the last work, 13.5 ms of 214 ms)" in text
     assert "Shares and gains are of the time between the first and the last work" in text
-    assert describe_scope(summary_of(tmp_path, loop(make))) == ""
+    assert describe_scope(summarise_run(tmp_path, loop(make))) == ""
 
 
 # recording and comparing
 
 
 def test_frames_that_all_broke_the_file_slowed_the_program_too(make, tmp_path):
-    assert summary_of(tmp_path, loop(make), with_stack=1).quality.slowed
-    assert not summary_of(tmp_path, loop(make), with_stack=0).quality.slowed
+    assert summarise_run(tmp_path, loop(make), with_stack=1).quality.slowed
+    assert not summarise_run(tmp_path, loop(make), with_stack=0).quality.slowed
 
 
 def test_lines_do_not_change_what_small_operators_cost(make, tmp_path):
@@ -750,7 +746,7 @@ def test_lines_do_not_change_what_small_operators_cost(make, tmp_path):
                 length = run.host - begin
                 run.add("python_function", "a.py(9): f", begin, length, tid="lines of 4000")
             run.range(f"ProfilerStep#{number}", begin)
-        (only,) = summary_of(tmp_path, run).findings
+        (only,) = summarise_run(tmp_path, run).findings
         assert only.id == "python-overhead"
         assert ("a.py(9): f calls 310 operators" in only.evidence) == lines
         shares.append(only.share_of_wall)
@@ -801,7 +797,7 @@ def stages(make, *, parts: int = 1, alone: bool = False):
 
 
 def test_devices_that_take_turns_wait_for_one_another(make, tmp_path):
-    summary = summary_of(tmp_path, stages(make))
+    summary = summarise_run(tmp_path, stages(make))
     idle = [{part.cause: part.share_of_wall for part in use.gap_causes} for use in summary.devices]
     assert idle[1]["devices"] == pytest.approx(0.47, abs=0.02)
     turns = finding(summary, "device-turns")
@@ -813,9 +809,9 @@ def test_devices_that_take_turns_wait_for_one_another(make, tmp_path):
 
 
 def test_parts_of_a_batch_let_stages_work_side_by_side(make, tmp_path):
-    summary = summary_of(tmp_path, stages(make, parts=8))
+    summary = summarise_run(tmp_path, stages(make, parts=8))
     assert not any(each.id == "device-turns" for each in summary.findings)
     assert not any(
         each.id == "device-turns"
-        for each in summary_of(tmp_path, stages(make, alone=True)).findings
+        for each in summarise_run(tmp_path, stages(make, alone=True)).findings
     )

@@ -12,6 +12,8 @@ from rich.console import Console
 from bottleneck_lab import load, summarise
 from bottleneck_lab.report.console.summary import render_summary
 
+from .traces import summarise_run
+
 CAPTURES = Path(__file__).parent / "captures"
 
 
@@ -136,13 +138,11 @@ def test_an_optimizer_s_steps_are_steps_and_the_driver_s_start_is_none():
 
 
 def test_nothing_is_per_step_without_steps(tmp_path, make):
-    import json
 
     run = make.Program()
     for _ in range(60):
         run.operator("aten::add_", "elementwise_kernel", 3.0, host_us=60.0)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     assert not summary.steps
     assert [each.id for each in summary.findings] == ["launch-bound"]
     assert "per step" not in text_of(summary)
@@ -182,7 +182,6 @@ def test_tensor_cores_that_take_only_fp16_are_advised_with_fp16_and_gain_what_th
 
 
 def test_a_capture_with_frames_is_not_told_to_record_them_and_names_the_line(tmp_path, make):
-    import json
 
     run = make.Program()
     for _ in run.steps(6):
@@ -190,8 +189,7 @@ def test_a_capture_with_frames_is_not_told_to_record_them_and_names_the_line(tmp
         called = run.host
         run.python(4_000)
         run.add("python_function", "decode.py(23): legal", called, run.host - called)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     stalls = finding(summary, "host-stalls")
     assert "--stack" not in stalls.advice
     assert "decode.py" in stalls.evidence
@@ -200,7 +198,6 @@ def test_a_capture_with_frames_is_not_told_to_record_them_and_names_the_line(tmp
 
 def test_a_slow_growth_that_adds_up_is_a_finding(tmp_path, make):
     """40 KiB a step of 4 MiB, as losses leave that are detached from a graph in a circle."""
-    import json
 
     run = make.Program()
     run.memory((2 << 20) - (1 << 28))  # a program begins with 256 MiB
@@ -208,8 +205,7 @@ def test_a_slow_growth_that_adds_up_is_a_finding(tmp_path, make):
         run.operator("aten::mm", "gemm_tensorop", 300.0)
         run.memory(40 << 10)
         run.wait()
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     (use,) = summary.memory
     assert use.growth_bytes_per_step == 40 << 10
     assert summary.findings[0].id == "memory-growth"

@@ -1,16 +1,8 @@
 """Calls that wait without saying so, and runtimes of other devices than CUDA's."""
 
-import json
-
 import pytest
 
-from bottleneck_lab import load, summarise
-
-
-def summary_of(run, tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    return summarise(load(tmp_path / "x.json"))
-
+from .traces import summarise_run
 
 PINNED = "Memcpy DtoH (Device -> Pinned)"
 
@@ -61,7 +53,7 @@ def copies(make, call: str, kind: str):
     ],
 )
 def test_a_copy_from_the_device_that_blocks_is_a_wait(make, tmp_path, call, kind, waits):
-    summary = summary_of(copies(make, call, kind), tmp_path)
+    summary = summarise_run(tmp_path, copies(make, call, kind))
     assert [row.name for row in summary.syncs] == [call] * waits
     if waits:
         assert summary.syncs[0].caused_by == "aten::item"
@@ -82,7 +74,7 @@ def test_a_removed_wait_of_rocm_does_not_hide_python_behind_the_launches(make, t
         copy(run, make, "hipMemcpyWithStream", PINNED, start, start + 15.0)
         run.python(400)
         run.range(f"ProfilerStep#{number}", begin)
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     assert summary.gains["idle-launch"] == pytest.approx(1050 / 520, abs=0.05)
     assert summary.gains["idle-python"] == pytest.approx(1050 / 650, abs=0.05)
 
@@ -115,7 +107,7 @@ def test_launches_of_any_device_without_kernels_are_no_program_for_the_cpu(
             each["cat"] = category
             if each["name"] == "cudaLaunchKernel":
                 each["name"] = launch
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     assert not summary.cpu_only
     (reason,) = summary.quality.reasons
     assert reason.startswith("100 kernel launches were recorded but no kernel")
@@ -135,7 +127,7 @@ def test_kernels_on_their_way_when_the_one_before_ends_are_launched_too_late(mak
             run.host = start + 40.0
             run.add("cpu_op", "aten::mm", start, 40.0)
         run.range(f"ProfilerStep#{number}", begin)
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     (only,) = summary.findings
     assert only.id == "launch-bound"
     assert only.expected_gain_ratio == pytest.approx(40 / 31, abs=0.02)
@@ -160,7 +152,7 @@ def test_python_between_tokens_is_no_launching(make, tmp_path, operators, python
             run.item()
             run.python(python_us)
         run.range(f"ProfilerStep#{number}", begin)
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     assert summary.findings[0].id == first
     if first == "host-stalls":
         assert summary.gains["idle-launch"] < 1.65
@@ -182,7 +174,7 @@ def test_short_python_once_a_token_is_no_launching_where_it_takes_a_sixth_of_the
             run.python(120.0)
         run.range(f"ProfilerStep#{number}", begin)
     token_us, in_graph_us = 60 * 11.0 + 12.0 + 120.0, 60 * 3.9 + 12.0 + 120.0
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     assert summary.gains["idle-launch"] <= 1.02 * token_us / in_graph_us
 
 
@@ -201,7 +193,7 @@ def test_a_pageable_copy_waits_until_the_device_has_come_to_it_and_then_copies(m
         run.tail[make.COMPUTE_STREAM] = copied + 2.0
         copy(run, make, "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", start, copied)
         run.range(f"ProfilerStep#{number}", begin)
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     (sync,) = summary.syncs
     assert (sync.name, sync.calls) == ("cudaMemcpyAsync", 8)
     (use,) = summary.devices

@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.what_if.gain import WhatIf
 from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal
 
 from ...modules import load_file
+from .traces import load_trace, summarise_run
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "bounds.py"
 
@@ -100,8 +101,7 @@ def test_bounds_hold_and_are_near(tried, switch):
 
 def gains_of(tmp_path, run):
     """The gains that the report states of a program."""
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    return summarise(load(tmp_path / "x.json")).gains
+    return summarise_run(tmp_path, run).gains
 
 
 def test_a_bound_leaves_in_what_the_host_s_model_charges_whatever_runs(tmp_path, make):
@@ -115,8 +115,7 @@ def test_a_bound_leaves_in_what_the_host_s_model_charges_whatever_runs(tmp_path,
         run.python(900)
         run.range("a step besides its operators (modelled)", loop)
         run.range(f"ProfilerStep#{number}", begin)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    summary = summarise(load(tmp_path / "x.json"))
+    summary = summarise_run(tmp_path, run)
     (use,) = summary.devices
     for gain in (summary.gains["idle-launch"], summary.findings[0].expected_gain_ratio):
         assert use.working_ns / gain == pytest.approx(12 * 900_000, rel=0.1)
@@ -194,8 +193,7 @@ def test_without_waits_the_next_copy_runs_beside_the_computation(make, tmp_path)
     run = two_streams(make, item=True)
     brought = wall_us(run) / wall_us(two_streams(make, item=False))
     assert brought > 1.8
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    timeline = load(tmp_path / "x.json")
+    timeline = load_trace(tmp_path, run.trace())
     what_if = WhatIf(timeline, [time.program for _, time in find_device_uses(timeline)])
     assert what_if.gain(WAITS) == pytest.approx(brought, rel=0.02)
 
@@ -232,8 +230,7 @@ def test_a_stretch_in_every_step_has_one_cause(make, tmp_path, us):
         run.operator("aten::mm", "kernel", 20.0)
         run.python(us * rng.uniform(0.85, 1.15))
     run.wait()
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    (use,) = summarise(load(tmp_path / "x.json")).devices
+    (use,) = summarise_run(tmp_path, run).devices
     shares = {part.cause: part.idle_ns / use.idle_ns for part in use.gap_causes}
     assert max(shares.get("python", 0.0), shares.get("launch", 0.0)) > 0.85
 
@@ -247,8 +244,7 @@ def test_python_beside_a_short_and_a_long_stretch_of_input_has_one_cause(make, t
         run.range("next batch", begin)
         run.operator("aten::mm", "kernel", 20.0)
     run.wait()
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    (use,) = summarise(load(tmp_path / "x.json")).devices
+    (use,) = summarise_run(tmp_path, run).devices
     assert not any(part.cause == "python" for part in use.gap_causes)
 
 
@@ -285,8 +281,7 @@ def test_a_thread_launches_while_another_waits(make, tmp_path):
             run.events[-2]["tid"] = make.WORKER
         run.host = max(end, run.host)
     run.wait()
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    timeline = load(tmp_path / "x.json")
+    timeline = load_trace(tmp_path, run.trace())
     programs = [time.program for _, time in find_device_uses(timeline)]
     whole = WhatIf(timeline, programs).length_ns(NOTHING)
     assert whole == pytest.approx(programs[0].window.length, rel=0.01)
@@ -299,8 +294,7 @@ def gain_of(run, kernels, finding, tmp_path):
         for name, us in kernels:
             run.operator("aten::op", name, us)
         run.range(f"ProfilerStep#{number}", begin)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    findings = summarise(load(tmp_path / "x.json")).findings
+    findings = summarise_run(tmp_path, run).findings
     return next(each.expected_gain_ratio for each in findings if each.id == finding)
 
 
@@ -347,11 +341,7 @@ def test_a_layout_s_copies_go_with_it_and_other_clones_stay(make, tmp_path):
             run.add("cpu_op", "aten::clone", start, run.host - start)
             run.add("cpu_op", name, start, run.host - start)
         run.range(f"ProfilerStep#{number}", begin)
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    finding = next(
-        each
-        for each in summarise(load(tmp_path / "x.json")).findings
-        if each.id == "layout-conversions"
-    )
+    findings = summarise_run(tmp_path, run).findings
+    finding = next(each for each in findings if each.id == "layout-conversions")
     assert "Copies by contiguous() take another 15.0%" in finding.evidence
     assert finding.expected_gain_ratio == pytest.approx(2.0 / 1.2, rel=0.01)

@@ -1,15 +1,8 @@
 """Captures whose times contradict themselves, or lack work: what follows from them is withheld."""
 
-import json
-
 import pytest
 
-from bottleneck_lab import load, summarise
-
-
-def summary_of(run, tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    return summarise(load(tmp_path / "x.json"))
+from .traces import summarise_run
 
 
 def late_graphs(make, *, wait: str | None, graph_stream: int = 7):
@@ -56,7 +49,7 @@ def late_graphs(make, *, wait: str | None, graph_stream: int = 7):
     ],
 )
 def test_graphs_that_are_stamped_late_make_no_step_uneven(make, tmp_path, wait, graph_stream):
-    summary = summary_of(late_graphs(make, wait=wait, graph_stream=graph_stream), tmp_path)
+    summary = summarise_run(tmp_path, late_graphs(make, wait=wait, graph_stream=graph_stream))
     (missing,) = summary.quality.missing
     assert "the device's times" in missing.what
     assert summary.findings == []
@@ -66,7 +59,7 @@ def test_graphs_that_are_stamped_late_make_no_step_uneven(make, tmp_path, wait, 
 
 
 def test_rows_out_of_their_stream_s_order_are_counted(make, tmp_path):
-    summary = summary_of(late_graphs(make, wait=None), tmp_path)
+    summary = summarise_run(tmp_path, late_graphs(make, wait=None))
     assert summary.devices[0].disordered_rows == 9 * 40
     assert summary.quality.reasons[0].startswith("360 kernels and copies start after others")
 
@@ -80,7 +73,7 @@ def test_graphs_that_are_stamped_as_they_ran_are_relied_on(make, tmp_path):
         run.operator("aten::argmax", "reduce_kernel", 4.0)
         run.item()
         run.range(f"ProfilerStep#{number}", begin)
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     assert summary.quality.reliable
     assert summary.generation.unit == "token"
 
@@ -95,7 +88,7 @@ def test_a_call_that_every_step_makes_is_no_start_up(make, tmp_path):
             run.host += length
             run.operator("aten::mm", "gemm_tensorop", 900.0)
             run.range("iteration", begin)
-        return summary_of(run, tmp_path).startup
+        return summarise_run(tmp_path, run).startup
 
     assert program("cudaFree", 40_000.0, 10.0).call == "cudaFree"
     assert program("cudaMallocHost", 6_000.0, 5_000.0) is None
@@ -114,6 +107,6 @@ def test_no_start_up_is_told_where_the_first_kernels_are_missing(make, tmp_path)
     kernels = [each for each in run.events if each["cat"] == "kernel"]
     lost = {id(each) for each in kernels[:60]}
     run.events = [each for each in run.events if id(each) not in lost]
-    summary = summary_of(run, tmp_path)
+    summary = summarise_run(tmp_path, run)
     assert not summary.quality.reliable
     assert summary.startup is None
