@@ -255,7 +255,7 @@ def test_the_instructor_sees_diagnosis_and_capture_and_the_verdict_carries_them(
     standing = json.loads(document)["diagnosis"]
     assert (standing["named"], standing["hints"], standing["corrections"]) == (False, 1, 1)
     assert "memory bandwidth → the loop in Python" in page.text
-    assert "corrected 1 time;" in page.text
+    assert "the first of 2 diagnoses;" in page.text
     assert report.status == 200
     assert "Findings" in report.text
     assert report.headers["content-security-policy"].startswith(

@@ -320,12 +320,11 @@ def test_the_gpu_cases_are_judged_in_their_own_precision(judge, dtype):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_no_launch_of_a_gpu_call_is_asked_what_another_was_and_both_sides_ask_the_same(
-    judge, monkeypatch, dtype
+    torch, judge, monkeypatch, dtype
 ):
     """On the CPU, with the float64 result in the kernel's place: more launches than heads, which
     rolling heads alone would repeat.
     """
-    torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(LAB))
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
@@ -438,14 +437,13 @@ def _launches(torch, q, k, v, mask, kind):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dtype", "launches"), [("fp16", 80), ("bf16", 80), ("bf16", 320)])
 def test_many_launches_in_half_precision_are_told_from_less_work(
-    judge, monkeypatch, dtype, launches, causal
+    torch, judge, monkeypatch, dtype, launches, causal
 ):
     """The reference rounds as FlashAttention-2 does. Right kernels would pass with half of what is
     allowed, wrong ones fail with one and a half times that.
 
     Wrong are: eight bits, no look at the queries, one launch of twenty left out.
     """
-    torch = pytest.importorskip("torch")
     shape = judge.Shape(1, 2, 65, 64, causal, dtype=dtype, launches=launches)
     inputs = judge.make_inputs(np.random.default_rng(0), str(shape), LAB, SETTINGS)
     kind = torch.bfloat16 if dtype == "bf16" else torch.float16
@@ -485,8 +483,7 @@ def test_many_launches_in_half_precision_are_told_from_less_work(
     )
 
 
-def test_the_benchmark_loads_every_kernel_of_a_gpu(tmp_path, monkeypatch):
-    torch = pytest.importorskip("torch")
+def test_the_benchmark_loads_every_kernel_of_a_gpu(torch, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "attention_triton", raising=False)

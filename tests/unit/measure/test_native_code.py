@@ -110,8 +110,7 @@ def test_only_whole_pages_of_shared_memory_become_read_only():
     assert array[2 * mmap.PAGESIZE - 7] == 1
 
 
-def test_pytorch_may_allocate_for_a_triton_kernel_and_compute_nothing():
-    torch = pytest.importorskip("torch")
+def test_pytorch_may_allocate_for_a_triton_kernel_and_compute_nothing(torch):
     q = torch.ones(1, 4, 8)
     allocate = native_code.without_operators(lambda: torch.empty_like(torch.empty(2, 2)))
     assert allocate().shape == (2, 2)
