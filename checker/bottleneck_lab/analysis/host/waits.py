@@ -41,6 +41,13 @@ def waiting_calls(timeline: Timeline) -> NDArray[np.bool_]:
     waiting[launched_by[fetched]] = True
     sending, reached = queued_copies(timeline)
     waiting[sending] = 2 * (reached - calls.start[sending]) > (calls.end - calls.start)[sending]
+    # A framework's call after such a copy has nothing left to wait for: both are one wait.
+    waited = sending[waiting[sending] & (sending + 1 < len(calls))]
+    after = waited + 1
+    one = calls.thread[after] == calls.thread[waited]
+    one &= calls.start[after] - calls.end[waited] < BLOCKING_COPY_NS
+    one &= calls.end[after] - calls.start[after] < BLOCKING_COPY_NS
+    waiting[after[one]] = False
     return waiting
 
 
