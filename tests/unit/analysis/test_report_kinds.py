@@ -18,11 +18,11 @@ from .test_report_variants import (
     job_of,
     joined,
     loop,
-    summary_of,
     summary_of_ranks,
     write,
 )
 from .test_reports import finding, idle_shares, text_of
+from .traces import summarise_run
 
 
 def test_python_in_short_pieces_between_launches_is_named(make, tmp_path):
@@ -34,7 +34,7 @@ def test_python_in_short_pieces_between_launches_is_named(make, tmp_path):
         for _ in range(60):
             run.python(80.0)
             run.operator("aten::mul", "vectorized_elementwise_kernel", 10.0, host_us=5.0)
-    first = summary_of(tmp_path, run).findings[0]
+    first = summarise_run(tmp_path, run).findings[0]
     assert first.id == "launch-bound"
     assert first.title == "Python between launches holds up the device"
     assert "75 µs for each kernel" in first.evidence
@@ -47,7 +47,7 @@ def test_operators_one_after_another_are_no_python_between_them(make, tmp_path):
         for _ in range(100):
             run.operator("aten::mul", "vectorized_elementwise_kernel", 2.0)
             run.python(4.0)
-    first = summary_of(tmp_path, run).findings[0]
+    first = summarise_run(tmp_path, run).findings[0]
     assert first.title == "The host cannot launch work fast enough"
 
 
@@ -60,7 +60,7 @@ def test_reading_a_value_for_long_proves_that_a_device_was_not_recorded(make, tm
             start = run.host
             run.python(us)
             run.add("cpu_op", name, start, us)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert summary.quality.reliable == (read_us < 10)
     if not summary.quality.reliable:
         (reason,) = summary.quality.reasons
@@ -143,7 +143,7 @@ def test_what_saves_most_comes_first(make, tmp_path):
         run.range(f"ProfilerStep#{number}", begin)
     run.wait()
     card = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0}
-    summary = summary_of(tmp_path, run, deviceProperties=[card])
+    summary = summarise_run(tmp_path, run, deviceProperties=[card])
     assert [each.id for each in summary.findings] == ["input-starved", "tensor-cores-unused"]
     gains = [each.expected_gain_ratio for each in summary.findings]
     assert gains == sorted(gains, reverse=True)
@@ -166,7 +166,7 @@ def test_small_operators_on_a_cpu_have_a_share_of_the_time_and_no_gain(make, tmp
             run.python(8.0)
             run.add("cpu_op", "aten::cat", start, 8.0)
             run.python(1.0)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     (only,) = summary.findings
     assert only.id == "python-overhead"
     assert only.expected_gain_ratio == 0
@@ -200,7 +200,7 @@ def test_a_start_up_in_the_first_step_is_no_finding(make, tmp_path):
             run.range("ProfilerStep#0", begin)
         else:
             step_of(run, number)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert summary.findings == []
     assert summary.startup is not None
     assert summary.startup.call == "cuLibraryLoadData"
@@ -247,7 +247,7 @@ def test_work_from_before_the_recording_is_neither_lost_nor_a_slow_step(make, tm
     run.events = queued
     for number in range(13, 17):
         step_of(run, number)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert summary.quality.reliable
     assert summary.findings == []
 
@@ -256,7 +256,7 @@ def test_kernels_side_by_side_have_shares_of_their_summed_time(make, tmp_path):
     run = make.Program(jitter=0.0)
     for number in range(6):
         step_of(run, number, streams=2)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     assert summary.kernels[0].total_ns > 1.5 * summary.wall_ns
     text = text_of(summary)
     assert "100.0%" in text
@@ -267,7 +267,7 @@ def test_kernels_of_one_stream_that_overlap_by_rounding_are_not_side_by_side(mak
     run = make.Program(jitter=0.0)
     for number in range(6):
         step_of(run, number, streams=2)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     one = [msgspec.structs.replace(use, streams=1) for use in summary.devices]
     assert describe_side_by_side(msgspec.structs.replace(summary, devices=one)) == ""
     assert describe_side_by_side(summary)
@@ -294,7 +294,7 @@ def in_halves(events: list[dict], named: bool = True) -> list[dict]:
 @pytest.mark.parametrize("named", [True, False])
 def test_events_in_two_halves_are_read_as_whole_ones(make, tmp_path, named):
     run = loop(make)
-    whole = summary_of(tmp_path, run)
+    whole = summarise_run(tmp_path, run)
     halves = in_halves(run.events, named)
     write(tmp_path, "halves", run.trace() | {"traceEvents": halves})
     summary = summarise(load(tmp_path / "halves.json"))
@@ -327,11 +327,11 @@ def test_halves_of_events_are_counted(make, tmp_path):
 
 def test_times_in_nanoseconds_are_pointed_out(make, tmp_path):
     run = loop(make)
-    assert summary_of(tmp_path, run).quality.notes == []
+    assert summarise_run(tmp_path, run).quality.notes == []
     for event in run.events:
         event["dur"] *= 1000
         event["ts"] *= 1000
-    notes = summary_of(tmp_path, run).quality.notes
+    notes = summarise_run(tmp_path, run).quality.notes
     assert any("1000 times too long" in each for each in notes)
 
 
@@ -345,7 +345,7 @@ def test_calls_that_allocate_from_the_driver_are_named(make, tmp_path):
             start = run.host
             run.python(900.0)
             run.add("cuda_runtime", "cudaMalloc", start, 900.0)
-    churn = finding(summary_of(tmp_path, run), "allocator-churn")
+    churn = finding(summarise_run(tmp_path, run), "allocator-churn")
     assert "cudaMalloc (18 calls), cudaFree (6 calls)" in churn.evidence
 
 
@@ -353,7 +353,7 @@ def test_a_step_with_an_evaluation_in_it_does_other_work(make, tmp_path):
     run = make.Program(jitter=0.0)
     for number in range(20):
         step_of(run, number, kernels=20 if number != 9 else 600)
-    only = finding(summary_of(tmp_path, run), "uneven-steps")
+    only = finding(summarise_run(tmp_path, run), "uneven-steps")
     assert only.title == "Some steps do other work than the rest"
     assert "launches 600 kernels, and a typical step 20" in only.evidence
 
@@ -387,7 +387,7 @@ def test_what_the_host_works_on_is_not_copied_back_where_the_device_does(make, t
         run.python(13_000.0)
         run.add("cpu_op", "aten::sort", start, 13_000.0)
         run.range(f"ProfilerStep#{number}", begin)
-    first = finding(summary_of(tmp_path, run), "host-operators")
+    first = finding(summarise_run(tmp_path, run), "host-operators")
     assert first.expected_gain_ratio == pytest.approx(20 / 5, rel=0.05)
 
 
@@ -403,7 +403,7 @@ def test_attention_in_fp32_is_faster_in_half_precision_too(make, tmp_path):
         run.wait()
         run.range(f"ProfilerStep#{number}", begin)
     card = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0}
-    only = finding(summary_of(tmp_path, run, deviceProperties=[card]), "tensor-cores-unused")
+    only = finding(summarise_run(tmp_path, run, deviceProperties=[card]), "tensor-cores-unused")
     assert "60 fp32 matrix kernels take 73% of the time" in only.evidence
     assert only.expected_gain_ratio == pytest.approx(11 / (1 + 10 / 14.8), rel=0.03)
 
@@ -442,7 +442,7 @@ def test_a_copy_that_is_slow_to_begin_waits_and_does_not_copy(make, tmp_path, la
         call = args["correlation"]
         run.add("cuda_runtime", "cudaMemcpyAsync", start, run.host - start, correlation=call)
         run.range(f"ProfilerStep#{number}", begin)
-    summary = summary_of(tmp_path, run)
+    summary = summarise_run(tmp_path, run)
     step_us = 5_000.0 + late_us + 200.0
     staged_us = 1_000.0 if cause == "unrecorded" else 0.0
     shares = idle_shares(summary)
