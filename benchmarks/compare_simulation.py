@@ -22,7 +22,9 @@ from markdown_tables import table
 from scipy.stats import binomtest
 from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown
 
-from bottleneck_lab.analysis.compare import Comparison, Observation, compare
+from bottleneck_lab.analysis.comparing.compare import compare
+from bottleneck_lab.analysis.comparing.comparison import Comparison
+from bottleneck_lab.analysis.comparing.observation import Observation
 from bottleneck_lab.analysis.gate import alternate
 from bottleneck_lab.analysis.steps.figures import StepFigures
 

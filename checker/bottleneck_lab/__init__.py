@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.api import findings
-    from bottleneck_lab.analysis.compare import compare, observe
+    from bottleneck_lab.analysis.comparing.compare import compare
+    from bottleneck_lab.analysis.comparing.observation import observe
     from bottleneck_lab.analysis.query import query
     from bottleneck_lab.analysis.summary import summarise
     from bottleneck_lab.trace.load import load
     from bottleneck_lab.trace.merging import merge_ranks
 
 _HOMES = {
-    "compare": "bottleneck_lab.analysis.compare",
+    "compare": "bottleneck_lab.analysis.comparing.compare",
     "findings": "bottleneck_lab.analysis.api",
     "load": "bottleneck_lab.trace.load",
     "merge_ranks": "bottleneck_lab.trace.merging",
-    "observe": "bottleneck_lab.analysis.compare",
+    "observe": "bottleneck_lab.analysis.comparing.observation",
     "query": "bottleneck_lab.analysis.query",
     "summarise": "bottleneck_lab.analysis.summary",
 }

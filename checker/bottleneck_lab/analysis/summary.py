@@ -12,7 +12,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
-from bottleneck_lab.analysis.comparability import calibrated_ns
+from bottleneck_lab.analysis.comparing.comparability import calibrated_ns
 from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.device.kernels import (
     Interruptions,

@@ -9,13 +9,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bottleneck_lab.analysis.compare import (
-    Comparison,
-    Observation,
-    compare,
-    observe,
-    without_judgement,
-)
+from bottleneck_lab.analysis.comparing.compare import compare
+from bottleneck_lab.analysis.comparing.comparison import Comparison, without_judgement
+from bottleneck_lab.analysis.comparing.observation import Observation, observe
 from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.compare import (
-    OTHER_BATCHES,
-    Comparison,
-    Control,
-    FigureChange,
-    LongStep,
-)
-from bottleneck_lab.analysis.host.line_matching import split_line
+from bottleneck_lab.analysis.comparing.compare import OTHER_BATCHES
+from bottleneck_lab.analysis.comparing.comparison import Comparison, Control, FigureChange, LongStep
+from bottleneck_lab.analysis.comparing.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.analysis.steps.window import BATCH
 from bottleneck_lab.grading.diagnosis import describe_check_ceiling

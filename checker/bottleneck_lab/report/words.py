@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.comparability import VERSIONS, format_version
+from bottleneck_lab.analysis.comparing.comparability import VERSIONS, format_version
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.startup import StartUp

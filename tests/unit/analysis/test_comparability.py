@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab import compare, load, observe
-from bottleneck_lab.analysis.comparability import find_conditions, find_differences
-from bottleneck_lab.analysis.compare import FlopPerCall
+from bottleneck_lab.analysis.comparing.comparability import find_conditions, find_differences
+from bottleneck_lab.analysis.comparing.comparison import FlopPerCall
 from bottleneck_lab.report.comparison_words import describe_differences, describe_speedup
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.trace.load import CODE, CORES, OTHER_CORES

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab import compare, load, merge_ranks, observe
-from bottleneck_lab.analysis.compare import FigureChange, _pinned_since
-from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.comparing.changes import _pinned_since
+from bottleneck_lab.analysis.comparing.comparison import FigureChange
+from bottleneck_lab.analysis.comparing.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval, rank_sum_order
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise

@@ -14,7 +14,7 @@ import pytest
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis import footprint, summary
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.compare import observe
+from bottleneck_lab.analysis.comparing.observation import observe
 from bottleneck_lab.analysis.footprint import at_once
 from bottleneck_lab.analysis.host import nesting, operators
 from bottleneck_lab.analysis.what_if import program

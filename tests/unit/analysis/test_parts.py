@@ -11,7 +11,7 @@ import pytest
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis import footprint
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.compare import observe
+from bottleneck_lab.analysis.comparing.observation import observe
 from bottleneck_lab.analysis.host import operators
 from bottleneck_lab.analysis.host.operators import build_calls, in_parts, sum_operators
 from bottleneck_lab.analysis.host.syncs import find_causes

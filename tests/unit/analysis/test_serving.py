@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.comparing.compare import compare
 from bottleneck_lab.analysis.selection import select
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
 from bottleneck_lab.analysis.steps.window import Window, find_window

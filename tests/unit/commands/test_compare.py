@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from bottleneck_lab.analysis.compare import compare, without_judgement
+from bottleneck_lab.analysis.comparing.compare import compare
+from bottleneck_lab.analysis.comparing.comparison import without_judgement
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.course.captures import code_of, is_of_memory

@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.analysis.causes import IDLE_CAUSES
-from bottleneck_lab.analysis.compare import FigureChange, compare
+from bottleneck_lab.analysis.comparing.compare import compare
+from bottleneck_lab.analysis.comparing.comparison import FigureChange
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.host.lines import LineRow

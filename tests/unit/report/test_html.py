@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.comparing.compare import compare
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.page.attempts_chart import attempts_chart

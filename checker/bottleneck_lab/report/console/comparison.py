@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.analysis.comparing.comparison import Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     ALWAYS,

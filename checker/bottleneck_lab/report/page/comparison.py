@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.analysis.comparing.comparison import Comparison
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_ahead,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.analysis.comparing.comparison import Comparison
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.analysis.ranks.scaling import Sweep, curves
