@@ -26,7 +26,7 @@ from bottleneck_lab import load, merge_ranks
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.cases import Case, Switch
 from bottleneck_lab.grading.causes import CAUSES
-from bottleneck_lab.report.words import describe_gain
+from bottleneck_lab.report.capture_words import describe_gain
 from bottleneck_lab.workspace.cases import PROGRAM, Library
 from bottleneck_lab.workspace.folder import to_json
 

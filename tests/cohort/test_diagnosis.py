@@ -30,7 +30,7 @@ from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.report.words import describe_standing
+from bottleneck_lab.report.verdict_words import describe_standing
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.commitments import Commitment, Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers

@@ -26,7 +26,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import parse_answers
 from bottleneck_lab.grading.cases import QUESTIONS, Case, question_about
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.report.words import SIGNS, mark_of
+from bottleneck_lab.report.verdict_words import SIGNS, mark_of
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.cases import ANSWER, DrawnCase, find_case, load_drawn, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer

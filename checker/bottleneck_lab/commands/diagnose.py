@@ -51,7 +51,7 @@ from bottleneck_lab.grading.diagnosis import (
 )
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.check_ceiling import check_ceiling
-from bottleneck_lab.report.words import SIGNS, Mark, mark_of
+from bottleneck_lab.report.verdict_words import SIGNS, Mark, mark_of
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import whose_code
 from bottleneck_lab.workspace.commitments import (

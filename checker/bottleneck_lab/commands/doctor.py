@@ -20,7 +20,7 @@ from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.measure.ceilings import CeilingDevice, ceilings_of, stored_ceilings
 from bottleneck_lab.measure.sandbox.cgroup import in_charge
 from bottleneck_lab.needs import EXTRAS, require_packages
-from bottleneck_lab.report.words import describe_ceilings
+from bottleneck_lab.report.capture_words import describe_ceilings
 from bottleneck_lab.workspace.dataset import missing_datasets
 
 EXAMPLE = "lab doctor --json"

@@ -19,7 +19,7 @@ from bottleneck_lab.grading.calibration import (
 )
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.report.words import (
+from bottleneck_lab.report.verdict_words import (
     describe_open_gain,
     describe_standing,
     format_measured,

@@ -38,6 +38,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
+from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.memory import render_memory
@@ -50,7 +51,7 @@ from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_fi
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
-from bottleneck_lab.report.words import describe_fixed_prices, format_duration
+from bottleneck_lab.report.words import format_duration
 from bottleneck_lab.trace import Timeline
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot

@@ -18,7 +18,7 @@ from bottleneck_lab.workspace.cases import case_at, load_drawn, open_case
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json, workspace_above
 
 if TYPE_CHECKING:
-    from bottleneck_lab.report.words import Mark
+    from bottleneck_lab.report.verdict_words import Mark
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DeviceName = Annotated[

@@ -22,6 +22,7 @@ from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import cpu_model
+from bottleneck_lab.report.capture_words import describe_costs
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.evidence_only import (
     evidence_only,
@@ -29,7 +30,7 @@ from bottleneck_lab.report.evidence_only import (
     without_intensities,
     without_remedies,
 )
-from bottleneck_lab.report.words import describe_costs, format_moment
+from bottleneck_lab.report.words import format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import (

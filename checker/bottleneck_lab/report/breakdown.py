@@ -26,7 +26,7 @@ from bottleneck_lab.analysis.ranks.collectives import (
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import STEPS_WITH_EDGES, Summary
 from bottleneck_lab.analysis.what_if.replay import PAUSE_NS
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Floats64
 from bottleneck_lab.wording import counted
@@ -412,8 +412,8 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(
-            f"The first finding below gains more ({words.describe_gain(first)}): what it costs is"
-            " spread over several of these parts, or holds up others."
+            f"The first finding below gains more ({capture_words.describe_gain(first)}): what it"
+            " costs is spread over several of these parts, or holds up others."
         )
     return lines
 

@@ -12,7 +12,7 @@ import msgspec
 from bottleneck_lab.analysis.counters.kernel_counters import KernelFigures, Pair
 from bottleneck_lab.analysis.counters.roofline import Roofline
 from bottleneck_lab.analysis.summary import Summary
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words
 
 
 def evidence_only(summary: Summary) -> Summary:
@@ -77,7 +77,7 @@ def without_taught(summary: Summary, taught: Collection[str]) -> Summary:
     are taught instead of what to do about them.
     """
     findings = [
-        msgspec.structs.replace(each, advice=words.TAUGHT) if each.id in taught else each
+        msgspec.structs.replace(each, advice=capture_words.TAUGHT) if each.id in taught else each
         for each in summary.findings
     ]
     return msgspec.structs.replace(summary, findings=findings)

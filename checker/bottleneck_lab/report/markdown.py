@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report import words
+from bottleneck_lab.report import verdict_words, words
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$@])")
-_MARKS: dict[words.Mark, str] = {
-    **words.SIGNS,
+_MARKS: dict[verdict_words.Mark, str] = {
+    **verdict_words.SIGNS,
     "right": "✅",
     "wrong": "❌",
     "undecided": "❔",
@@ -23,15 +23,17 @@ def render_verdict(verdict: Verdict) -> str:
     lines = []
     if verdict.device == "virtual":
         lines = [words.EMULATED]
-    lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
+    lines += verdict_words.join_facts(verdict.isolation) + verdict_words.join_facts(
+        verdict.environment
+    )
     parts = [
-        f"## {verdict.outcome}: {_plain(words.headline(verdict))}",
+        f"## {verdict.outcome}: {_plain(verdict_words.headline(verdict))}",
         (
             f"**{_plain(verdict.lab)}** on {words.DEVICE_NAMES[verdict.device]}."
             f" {_plain(verdict.summary)}"
         ),
         _criteria_table(verdict),
-        words.describe_prediction(verdict),
+        verdict_words.describe_prediction(verdict),
         _list("What to do next", verdict.advice),
         _list("Worth knowing", verdict.notes),
         _list(
@@ -40,7 +42,7 @@ def render_verdict(verdict: Verdict) -> str:
                 [
                     *lines,
                     f"{words.format_moment(verdict.started_at)}, {verdict.duration_s:.0f} s",
-                    words.ATTESTATION_MEANS[verdict.attestation],
+                    verdict_words.ATTESTATION_MEANS[verdict.attestation],
                 ]
             ),
         ),
@@ -54,12 +56,12 @@ def _criteria_table(verdict: Verdict) -> str:
     rows = ["| | criterion | measured | wanted | interval |", "| --- | --- | --- | --- | --- |"]
     for criterion in verdict.criteria:
         cells = [
-            f"{criterion.sentence} {words.describe_doubt(criterion)}".strip(),
-            words.format_measured(criterion),
-            words.format_target(criterion),
-            words.format_interval(criterion),
+            f"{criterion.sentence} {verdict_words.describe_doubt(criterion)}".strip(),
+            verdict_words.format_measured(criterion),
+            verdict_words.format_target(criterion),
+            verdict_words.format_interval(criterion),
         ]
-        mark = _MARKS[words.mark_of(criterion)]
+        mark = _MARKS[verdict_words.mark_of(criterion)]
         rows.append(f"| {mark} | {' | '.join(map(_plain, cells))} |")
     return "\n".join(rows)
 

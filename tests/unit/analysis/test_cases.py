@@ -8,7 +8,7 @@ import pytest
 
 from bottleneck_lab import load, merge_ranks, summarise
 from bottleneck_lab.catalog import content_root
-from bottleneck_lab.report.words import describe_gain
+from bottleneck_lab.report.capture_words import describe_gain
 from bottleneck_lab.workspace.cases import find_case, traces_of
 
 FIRST = {

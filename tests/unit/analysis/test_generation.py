@@ -2,7 +2,7 @@
 
 import pytest
 
-from bottleneck_lab.report.words import advise_tokens, describe_tokens
+from bottleneck_lab.report.capture_words import advise_tokens, describe_tokens
 
 from .traces import summarise_run
 

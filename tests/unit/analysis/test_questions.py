@@ -18,8 +18,8 @@ from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.breakdown import describe_capture
+from bottleneck_lab.report.capture_words import describe_startup
 from bottleneck_lab.report.page.tables import kernels_table
-from bottleneck_lab.report.words import describe_startup
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.trace.names import STEP_NAME
 

@@ -12,7 +12,7 @@ import pytest
 
 from bottleneck_lab import load, summarise
 from bottleneck_lab.report.breakdown import describe_steps
-from bottleneck_lab.report.words import describe_wait
+from bottleneck_lab.report.capture_words import describe_wait
 from bottleneck_lab.trace import merge_ranks
 
 T0 = 1_000_000_000.0

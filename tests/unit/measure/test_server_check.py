@@ -28,7 +28,7 @@ from bottleneck_lab.measure.kinds.inference_server import (
 from bottleneck_lab.measure.kinds.inference_server import bench as inference_bench
 from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S, InferenceBench
 from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_models
-from bottleneck_lab.report.words import format_measured
+from bottleneck_lab.report.verdict_words import format_measured
 
 LAB = find_lab("past-the-plateau")
 SPECS = {spec.id: spec for spec in LAB.spec.devices["virtual"].criteria}

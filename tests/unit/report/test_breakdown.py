@@ -15,7 +15,7 @@ from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.steps.window import Step
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     Part,
     costly_lines,
@@ -285,4 +285,4 @@ def test_device_time_that_no_line_launched_stands_below_the_lines(draw):
     assert time_of_other_lines(summary, costly_lines(summary)[0]) == summary.wall_ns / 4
     _, listed = draw(render_summary, summary).split("Your lines of Python")
     assert re.search(r"75\.0% .*f\n +25\.0% .* other lines, or none", listed)
-    assert words.OTHER_LINES in str(lines_table(summary))
+    assert capture_words.OTHER_LINES in str(lines_table(summary))

@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.grading.criteria import grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, verdict_words, words
 from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.console.verdict import render_verdict as print_verdict
 from bottleneck_lab.report.markdown import render_verdict
@@ -29,8 +29,8 @@ def test_a_value_reads_differently_from_the_target_that_it_misses():
     near = msgspec.structs.replace(
         made_up.utilisation(0.7996, 0.79, 0.81, holds=False), value=0.7996
     )
-    assert words.format_measured(near) == "79.96%"
-    assert words.format_measured(msgspec.structs.replace(near, value=None)) == ""
+    assert verdict_words.format_measured(near) == "79.96%"
+    assert verdict_words.format_measured(msgspec.structs.replace(near, value=None)) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_durations(ns, text):
     ],
 )
 def test_intervals_may_be_open(low, high, text):
-    assert words.format_interval(made_up.utilisation(0.45, low, high, holds=False)) == text
+    assert verdict_words.format_interval(made_up.utilisation(0.45, low, high, holds=False)) == text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 def test_what_is_no_number_has_no_bar(value):
     criterion = msgspec.structs.replace(made_up.utilisation(0.4, 0.4, 0.4, holds=None), value=value)
-    assert words.gauge(criterion) is None
+    assert verdict_words.gauge(criterion) is None
     assert charts.criterion_bar(criterion) is None
 
 
@@ -66,9 +66,11 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
     far = msgspec.structs.replace(
         made_up.utilisation(40.0, 39.0, 41.0, holds=True), unit="x", target=2.0
     )
-    assert words.gauge(far).end == pytest.approx(41 * 1.2)
+    assert verdict_words.gauge(far).end == pytest.approx(41 * 1.2)
     assert (
-        words.gauge(msgspec.structs.replace(far, value=0.0, low=None, high=None, target=0.0)).end
+        verdict_words.gauge(
+            msgspec.structs.replace(far, value=0.0, low=None, high=None, target=0.0)
+        ).end
         == 1.0
     )
 
@@ -87,7 +89,7 @@ def test_predictions(predicted, measured, end):
     verdict = msgspec.structs.replace(
         made_up.passed(), lab="roofline", prediction=Prediction(predicted, measured)
     )
-    assert words.describe_prediction(verdict).endswith(end)
+    assert verdict_words.describe_prediction(verdict).endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_predictions(predicted, measured, end):
 )
 def test_a_prediction_is_worded_as_what_it_is_about(outcome, prediction, sentence):
     verdict = msgspec.structs.replace(getattr(made_up, outcome)(), prediction=prediction)
-    assert words.describe_prediction(verdict) == sentence
+    assert verdict_words.describe_prediction(verdict) == sentence
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
         prediction=Prediction(1.96, 43.49 / 43.41, "memory"),
         measurement={"shipped": {"peak_mib": 43.49}, "figures": {"peak-mib": 43.41}},
     )
-    sentence = words.describe_prediction(verdict)
+    sentence = verdict_words.describe_prediction(verdict)
     assert "; it went from 43.5 MiB to 43.4 MiB, " in sentence
     assert sentence.endswith(end)
 
@@ -148,7 +150,7 @@ def test_a_fault_has_the_target_that_it_misses():
     spec = find_lab("timing-pitfalls").spec.devices["virtual"].criteria[0]
     verdict = msgspec.structs.replace(made_up.slow(), lab="timing-pitfalls", device="virtual")
     missed = grade_check(spec, "49 of 50 are further off", 50)
-    assert words.describe_miss(verdict, missed) == (
+    assert verdict_words.describe_miss(verdict, missed) == (
         "worst error of an estimate: wanted at most 5%; 49 of 50 are further off."
     )
 
@@ -161,22 +163,25 @@ def test_a_fault_stands_behind_the_label_of_its_criterion():
     ]
     verdict = msgspec.structs.replace(made_up.slow(), lab="resnet-top-ops", device="cpu")
     missed = grade_check(spec, "That is its total time", 4)
-    assert words.describe_miss(verdict, missed) == "share of the first: That is its total time."
+    assert (
+        verdict_words.describe_miss(verdict, missed)
+        == "share of the first: That is its total time."
+    )
     page = verdict_section(replace(verdict, criteria=[missed]))
     assert "share of the first: That is its total time." in page
     assert str(page).count("share of the first") == 1, "its label stands once"
     right = grade_check(spec, None, 4)
-    assert words.describe_miss(verdict, right) == right.sentence
+    assert verdict_words.describe_miss(verdict, right) == right.sentence
 
 
 def test_a_gain_that_no_check_can_measure_is_explained_beside_the_measured_one():
     verdict = msgspec.structs.replace(
         made_up.passed(), lab="idle-gpu", device="virtual", prediction=Prediction(4.7, 2.39)
     )
-    sentence = words.describe_prediction(verdict)
+    sentence = verdict_words.describe_prediction(verdict)
     assert "too high by a factor of 1.97. A check measures 2.50x at most: " in sentence
     right = msgspec.structs.replace(verdict, prediction=Prediction(2.5, 2.49))
-    assert words.describe_prediction(right) == (
+    assert verdict_words.describe_prediction(right) == (
         "You predicted 2.50x and measured 2.49x: right on the mark."
     )
 
@@ -192,7 +197,7 @@ def test_a_gain_without_a_figure_says_why():
     verdict = msgspec.structs.replace(
         made_up.undecided(), prediction=Prediction(1.9, None), summary=f"Too noisy. {BUSY}"
     )
-    assert words.describe_prediction(verdict) == (
+    assert verdict_words.describe_prediction(verdict) == (
         "You predicted 1.90x; the gain was not measured, because other programs kept 1.3 of 2"
         " cores busy meanwhile."
     )
@@ -210,15 +215,17 @@ def test_a_gain_that_stayed_open_stands_with_its_bounds():
         criteria=[step],
         prediction=Prediction(1.9, None),
     )
-    assert words.describe_prediction(verdict) == (
+    assert verdict_words.describe_prediction(verdict) == (
         "You predicted 1.90x; the gain was between 1.60x and 3.18x, undecided because other"
         " programs kept 1.3 of 2 cores busy meanwhile."
     )
-    assert words.describe_doubt(step) == "The target lies in that range."
+    assert verdict_words.describe_doubt(step) == "The target lies in that range."
     sided = msgspec.structs.replace(step, low=3.1)
-    assert not words.describe_doubt(sided), "its own sentence says why"
+    assert not verdict_words.describe_doubt(sided), "its own sentence says why"
     of_another = msgspec.structs.replace(verdict, lab="ddp-scaling")
-    assert words.describe_open_gain(of_another) == "not measured", "no ratio to the shipped code"
+    assert verdict_words.describe_open_gain(of_another) == "not measured", (
+        "no ratio to the shipped code"
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_a_gain_that_stayed_open_stands_with_its_bounds():
 )
 def test_what_was_not_reached_is_no_doubt(reason):
     each = CriterionResult("a", "target", None, f"A step is fast: {reason}.")
-    assert reason.endswith(words.unmeasured_because(each))
+    assert reason.endswith(verdict_words.unmeasured_because(each))
     verdict = msgspec.structs.replace(made_up.slow(), criteria=[each])
     assert "| – | A step" in render_verdict(verdict)
     assert 'aria-label="not judged"' in verdict_section(verdict)
@@ -252,9 +259,9 @@ SHARE_UNJUDGED = "Not met: A share is right. It rests on `first`: correct that f
     ],
 )
 def test_a_result_has_the_same_sign_wherever_it_is_shown(mark, result, draw):
-    assert words.mark_of(result) == mark
+    assert verdict_words.mark_of(result) == mark
     verdict = msgspec.structs.replace(made_up.slow(), criteria=[result])
-    sign = words.SIGNS[mark]
+    sign = verdict_words.SIGNS[mark]
     assert any(
         line.startswith(f" {sign} ") for line in draw(print_verdict, verdict).splitlines()[4:]
     )
@@ -267,11 +274,11 @@ def test_an_answer_that_was_not_judged_is_no_wrong_one():
     wrong = CriterionResult("cause", "diagnosis", False, "cause: 'x' does not fit.")
     unjudged = CriterionResult("evidence", "diagnosis", False, ANSWER_UNJUDGED)
     verdict = msgspec.structs.replace(made_up.slow(), criteria=[wrong, unjudged])
-    assert words.wrong_answers(verdict) == 1
+    assert verdict_words.wrong_answers(verdict) == 1
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():
-    sentence = words.describe_prediction(made_up.slow())
+    sentence = verdict_words.describe_prediction(made_up.slow())
     assert sentence.startswith("You predicted 3.00x; this attempt ran 1.03x as fast. A check ")
 
 
@@ -322,48 +329,50 @@ def test_what_recording_cost_is_told_by_setting():
     timeline = made_up_capture.capture()
     count, whole = len(timeline.operators), timeline.extent[1] - timeline.extent[0]
     costs = {"operators": whole / count / 50, "shapes": whole / count / 100}
-    sentence = words.describe_costs(timeline, costs)
+    sentence = capture_words.describe_costs(timeline, costs)
     assert sentence.startswith("Recording took at least ")
     assert ", 3%: operators " in sentence
     assert ", shapes " in sentence
-    assert words.describe_costs(timeline, {}) == ""
+    assert capture_words.describe_costs(timeline, {}) == ""
 
 
 def test_a_lab_that_asks_for_no_cause_gets_no_praise_for_one():
     misread = replace(made_up.slow(), diagnosis=Standing(True, measured=False))
-    shown = words.describe_standing(replace(misread, lab="resnet-top-ops"))
+    shown = verdict_words.describe_standing(replace(misread, lab="resnet-top-ops"))
     assert shown == "not all answers right on the first try"
-    assert "cause named" in words.describe_standing(misread)
+    assert "cause named" in verdict_words.describe_standing(misread)
 
 
 def test_an_answer_that_a_check_found_wrong_is_judged():
     first = replace(made_up.slow(), criteria=[], diagnosis=Standing(None, corrections=1))
-    assert words.describe_standing(first) == "diagnosis not judged yet, answered twice"
+    assert verdict_words.describe_standing(first) == "diagnosis not judged yet, answered twice"
     missed = CriterionResult("evidence", "diagnosis", False, "evidence: no.")
     judged = replace(first, criteria=[missed])
-    assert words.describe_standing(judged) == "1 answer wrong, answered twice"
+    assert verdict_words.describe_standing(judged) == "1 answer wrong, answered twice"
 
 
 def test_work_that_ran_out_of_time_before_it_was_judged_is_not_called_correct():
     late = CriterionResult("budget", "target", False, "It took too long.")
     caught = not_measured(CriterionSpec("caught", "correctness", "It is right"), "it ended")
     slow = replace(made_up.slow(), criteria=[late])
-    assert words.headline(slow) == "correct but slow"
-    assert words.headline(replace(slow, criteria=[late, caught])) == "too slow to be judged"
+    assert verdict_words.headline(slow) == "correct but slow"
+    assert verdict_words.headline(replace(slow, criteria=[late, caught])) == "too slow to be judged"
 
 
 def test_where_results_are_what_a_lab_is_about_the_heading_names_the_first_that_is_missed():
     width, share = (CriterionResult(id_, "correctness", False, "") for id_ in ("width", "coverage"))
     cost = CriterionResult("cost", "correctness", True, "")
     wrong = replace(made_up.slow(), reason="wrong output", lab="timing-pitfalls", device="virtual")
-    assert words.headline(replace(wrong, criteria=[cost, width])) == (
+    assert verdict_words.headline(replace(wrong, criteria=[cost, width])) == (
         "missed: width over an honest interval's"
     )
-    assert words.headline(replace(wrong, criteria=[cost, width, share])).endswith(" and 1 more")
+    assert verdict_words.headline(replace(wrong, criteria=[cost, width, share])).endswith(
+        " and 1 more"
+    )
     answer = CriterionResult("nightly", "diagnosis", False, "nightly: wrong.")
-    headline = words.headline(replace(wrong, criteria=[width, answer]))
+    headline = verdict_words.headline(replace(wrong, criteria=[width, answer]))
     assert headline.endswith("; 1 answer wrong"), "there is more to mend than the code"
-    assert words.headline(replace(wrong, lab="stuttering-tagger", criteria=[width])) == (
+    assert verdict_words.headline(replace(wrong, lab="stuttering-tagger", criteria=[width])) == (
         "wrong output"
     )
 
@@ -371,11 +380,11 @@ def test_where_results_are_what_a_lab_is_about_the_heading_names_the_first_that_
 def test_the_answers_that_were_wrong_are_named():
     misread = Standing(False, measured=False, missed=["evidence", "where"])
     verdict = replace(made_up.slow(), criteria=[], diagnosis=misread)
-    assert words.describe_standing(verdict) == (
+    assert verdict_words.describe_standing(verdict) == (
         "cause not named on the first try, evidence and where wrong"
     )
     corrected = replace(verdict, diagnosis=replace(misread, corrections=2))
-    assert words.describe_standing(corrected) == (
+    assert verdict_words.describe_standing(corrected) == (
         "cause not named on the first try, evidence and where wrong at first, answered 3 times"
     )
 
@@ -392,7 +401,7 @@ def test_the_answers_that_were_wrong_are_named():
 def test_a_standing_says_how_often_was_answered_and_how_that_ended(standing, holds, ending):
     answer = CriterionResult("cause", "diagnosis", holds, "cause: …")
     verdict = replace(made_up.slow(), criteria=[answer], diagnosis=standing)
-    assert words.describe_standing(verdict).endswith(ending)
+    assert verdict_words.describe_standing(verdict).endswith(ending)
 
 
 def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
@@ -402,10 +411,10 @@ def test_a_lab_is_about_what_its_shipped_code_fails_and_learners_miss():
         CriterionResult("budget", "target", True, "", value=500.0, target=900.0),
     ]
     gate = msgspec.structs.replace(made_up.slow(), lab="perf-gate", criteria=figures)
-    assert words.main_criterion([gate]) == "false-alarms"
-    assert words.main_criterion([]) is None
+    assert verdict_words.main_criterion([gate]) == "false-alarms"
+    assert verdict_words.main_criterion([]) is None
     assert "false alarms over 2 attempts" in str(attempts_chart([gate, gate]))
-    assert words.main_criteria([gate]) == ["caught", "false-alarms"]
+    assert verdict_words.main_criteria([gate]) == ["caught", "false-alarms"]
 
 
 def test_a_missed_limit_is_named_in_place_of_a_cause_that_may_be_gone():
@@ -415,9 +424,9 @@ def test_a_missed_limit_is_named_in_place_of_a_cause_that_may_be_gone():
         lab="stuttering-tagger",
         criteria=[msgspec.structs.replace(made_up.DATA_WAIT, id="waits-per-interval")],
     )
-    assert words.headline(verdict) == "a limit is missed: waits between two reports"
+    assert verdict_words.headline(verdict) == "a limit is missed: waits between two reports"
     assert (
-        words.headline(msgspec.structs.replace(verdict, reason="timed out", criteria=[]))
+        verdict_words.headline(msgspec.structs.replace(verdict, reason="timed out", criteria=[]))
         == "timed out"
     )
 
@@ -426,7 +435,7 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
     summary = replace(summarise(made_up_capture.capture()), findings=[], withheld=[])
     for reliable, begins in ((True, "Nothing stands out"), (False, "No finding is listed")):
         judged = replace(summary, quality=replace(summary.quality, reliable=reliable))
-        assert words.describe_no_findings(judged).startswith(begins)
+        assert capture_words.describe_no_findings(judged).startswith(begins)
 
 
 def test_both_words_for_gains_are_explained_where_both_stand():
@@ -434,6 +443,10 @@ def test_both_words_for_gains_are_explained_where_both_stand():
         return Finding("x", "X", "", "input-bound", "", 0.1, ratio, at_most)
 
     about, most = finding(3.25, at_most=False), finding(1.12, at_most=True)
-    assert words.describe_bounds([about, about]) == words.describe_bounds([most]) == ""
-    assert words.describe_bounds([most, finding(0.0, at_most=False)]) == "", "no gain is stated"
-    assert "At most: " in words.describe_bounds([about, most])
+    assert (
+        capture_words.describe_bounds([about, about]) == capture_words.describe_bounds([most]) == ""
+    )
+    assert capture_words.describe_bounds([most, finding(0.0, at_most=False)]) == "", (
+        "no gain is stated"
+    )
+    assert "At most: " in capture_words.describe_bounds([about, most])

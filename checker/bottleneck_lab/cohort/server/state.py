@@ -27,7 +27,7 @@ from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.diagnosis import stretch_rule
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.report.words import (
+from bottleneck_lab.report.verdict_words import (
     SIGNS,
     describe_doubt,
     describe_open_gain,

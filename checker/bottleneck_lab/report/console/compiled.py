@@ -8,7 +8,7 @@ from rich.table import Table
 
 from bottleneck_lab.analysis.machine_code.compiled import CompiledSource, KernelGroup
 from bottleneck_lab.analysis.machine_code.warp import Access
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words
 from bottleneck_lab.report.console.terminal import Sheet
 
 _UNITS = {"global": "sectors", "shared": "passes"}
@@ -38,7 +38,7 @@ def render_compiled(compiled: CompiledSource, console: Console, *, blind: bool) 
         )
     sheet.blank()
     if blind:
-        sheet.line(words.BLIND)
+        sheet.line(capture_words.BLIND)
         return
     for verdict in compiled.judged:
         if verdict.judged.good:

@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.counters.kernel_counters import (
     Pair,
     furthest_behind,
 )
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.console.terminal import Sheet
 
 _STYLES = {"good": "green", "fair": "yellow", "poor": "red", "": ""}
@@ -56,7 +56,7 @@ def render_counters(
             sheet.path(f"{name:{_LABEL}} {bar} {words.format_share_column(share):>6}", indent=2)
     if blind:
         sheet.blank()
-        sheet.line(words.BLIND, indent=1)
+        sheet.line(capture_words.BLIND, indent=1)
     else:
         sheet.heading("What to attack, most urgent first")
         if not worst.targets:

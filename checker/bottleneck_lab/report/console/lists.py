@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.summary import Summary
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     costly_lines,
     costly_operators,
@@ -171,7 +171,7 @@ def print_workers(sheet: Sheet, summary: Summary) -> None:
         whose = f"rank {use.rank}, " if len(summary.ranks) > 1 else ""
         sheet.line(f"{whose}{use.worker}: {took}", indent=1)
     if summary.workers and summary.workers[0].lines:
-        sheet.line(words.WORKER_LINES, indent=1, style="dim")
+        sheet.line(capture_words.WORKER_LINES, indent=1, style="dim")
     for row in summary.workers[0].lines[: TOP + 3] if summary.workers else ():
         sheet.ranked(row.line, row.share, words.format_duration(row.time_ns))
 
@@ -182,7 +182,7 @@ def print_serving(sheet: Sheet, summary: Summary) -> None:
     if use is None:
         return
     sheet.heading("Batches served")
-    sheet.line(f"{words.format_serving(use)}.", indent=1)
+    sheet.line(f"{capture_words.format_serving(use)}.", indent=1)
     for part in use.parts:
         beside = f"{words.format_share(part.beside_device_share)} of it while the device works"
         sheet.line(
@@ -198,9 +198,9 @@ def print_generation(sheet: Sheet, summary: Summary) -> None:
         return
     whose = f" on rank {use.rank}" if len(summary.ranks) > 1 else ""
     sheet.heading(f"Why a {use.unit} takes its time{whose}")
-    for line in words.describe_tokens(use):
+    for line in capture_words.describe_tokens(use):
         sheet.line(line, indent=1)
-    advice = words.advise_tokens(use, emulated=summary.emulated)
+    advice = capture_words.advise_tokens(use, emulated=summary.emulated)
     if advice and not summary.blind and not summary.remedies_later:
         sheet.line(advice, indent=1, lead=sheet.safe("→ "))
 
@@ -288,7 +288,7 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         sheet.ranked(name, ns / wall, words.format_duration(ns), code)
     rest = time_of_other_lines(summary, rows[:TOP]) if on_device and rows else 0
     if rest:
-        sheet.ranked(words.OTHER_LINES, rest / wall, words.format_duration(rest))
+        sheet.ranked(capture_words.OTHER_LINES, rest / wall, words.format_duration(rest))
 
 
 def print_findings(sheet: Sheet, summary: Summary) -> None:
@@ -297,10 +297,10 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     scope = describe_scope(summary)
     if scope and summary.findings:
         sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
-    if bounds := words.describe_bounds(summary.findings):
+    if bounds := capture_words.describe_bounds(summary.findings):
         sheet.line(bounds, indent=1, style="dim")
     if not summary.findings:
-        nothing = words.describe_no_findings(summary)
+        nothing = capture_words.describe_no_findings(summary)
         sheet.line(nothing, indent=1)
     # In a lab about memory, what costs time is named and no more.
     beside = [each for each in summary.findings if summary.of_memory and each.share_of_wall > 0]
@@ -308,7 +308,7 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     lead = leading_part(wall_parts(summary.devices))
     derived = summary.gains.get(lead.key) if lead and not summary.of_memory else None
     for number, finding in enumerate(shown, start=1):
-        facts = f"{finding.cause}, {words.describe_gain(finding)}"
+        facts = f"{finding.cause}, {capture_words.describe_gain(finding)}"
         sheet.line(f"{finding.title} ({facts})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
         # The largest part's gain is derived above.
@@ -322,7 +322,7 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
         if finding.advice:
             sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
     if beside:
-        named = "; ".join(f"{each.title} ({words.describe_gain(each)})" for each in beside)
+        named = "; ".join(f"{each.title} ({capture_words.describe_gain(each)})" for each in beside)
         sheet.line(f"Of time, which this lab doesn't ask for: {named}.", indent=1, style="dim")
     if summary.findings and summary.remedies_later:
-        sheet.line(words.REMEDIES_LATER, indent=1)
+        sheet.line(capture_words.REMEDIES_LATER, indent=1)

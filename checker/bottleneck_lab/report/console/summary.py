@@ -12,7 +12,7 @@ from rich.console import Console
 from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import Summary
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     Part,
     costly_operators,
@@ -92,7 +92,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     print_lines(sheet, summary)
     if summary.blind:
         sheet.blank()
-        sheet.line(words.MEASURES if summary.measures else words.BLIND, indent=1)
+        sheet.line(capture_words.MEASURES if summary.measures else capture_words.BLIND, indent=1)
     else:
         print_findings(sheet, summary)
     lists = {
@@ -127,7 +127,9 @@ def render_top(summary: Summary, rest: str, console: Console) -> None:
     _print_parts(sheet, summary, wall_parts(summary.devices), number="")
     _print_strips(sheet, summary)
     sheet.blank()
-    sheet.line(words.describe_rest(rest, blind=summary.blind, measures=summary.measures), indent=1)
+    sheet.line(
+        capture_words.describe_rest(rest, blind=summary.blind, measures=summary.measures), indent=1
+    )
 
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:
@@ -147,9 +149,9 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         sheet.line(summary.disturbed, indent=1, lead="! ", style="yellow")
     for reason in summary.quality.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
-    if withheld := words.describe_withheld(summary.withheld):
+    if withheld := capture_words.describe_withheld(summary.withheld):
         sheet.line(withheld, indent=1, style="yellow")
-    startup = words.describe_startup(summary.startup)
+    startup = capture_words.describe_startup(summary.startup)
     for note in filter(None, [describe_steps(summary), startup, *summary.quality.notes]):
         sheet.line(note, indent=1, style="dim")
     scope = describe_scope(summary)
@@ -161,7 +163,7 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
             scope = f"{scope}; a check measures {most:.2f}x at most"
         sheet.line(
             f"{'First' if finding.share_of_wall <= 0 else 'Costliest'} finding: {finding.title}"
-            f" ({words.describe_gain(finding)}{scope}).",
+            f" ({capture_words.describe_gain(finding)}{scope}).",
             indent=1,
             style="bold",
         )
@@ -186,7 +188,7 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part], *, numbe
 
 
 def _print_fixed_prices(sheet: Sheet, names: Sequence[str]) -> None:
-    if fixed := words.describe_fixed_prices(names):
+    if fixed := capture_words.describe_fixed_prices(names):
         sheet.line(fixed, indent=2, style="dim")
 
 
@@ -308,7 +310,7 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     if beside and lead.key == "compute":
         sheet.line(beside, indent=2)
     if lead.cause and summary.lines and not summary.cpu_only:
-        sheet.line(words.ONLY_IDLE, indent=2)
+        sheet.line(capture_words.ONLY_IDLE, indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
@@ -329,12 +331,12 @@ def _print_waits(sheet: Sheet, summary: Summary) -> None:
     """Print where the host waited, and that the device works meanwhile, if it does."""
     if not summary.syncs:
         return
-    sheet.heading(words.WAITED)
+    sheet.heading(capture_words.WAITED)
     waits = _waits(summary)
     for name, ns, code in waits[:TOP]:
         share = ns / _wall_ns(summary)
         sheet.ranked(name, share, words.format_duration(ns), code, wrapped=True)
-    if beside := words.explain_waits(summary.syncs):
+    if beside := capture_words.explain_waits(summary.syncs):
         sheet.line(beside, indent=1, style="dim")
 
 
@@ -354,10 +356,10 @@ def _waits(summary: Summary) -> list[tuple[str, int, str]]:
     """
     of_line: dict[str, list[SyncRow]] = {}
     for row in summary.syncs:
-        of_line.setdefault(row.line or words.describe_wait(row), []).append(row)
+        of_line.setdefault(row.line or capture_words.describe_wait(row), []).append(row)
     waits = [
         (
-            words.describe_wait(rows[0]),
+            capture_words.describe_wait(rows[0]),
             sum(row.total_ns for row in rows),
             _source(summary, rows[0]),
         )
@@ -398,9 +400,9 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     and the source of a line.
     """
     rows: list[tuple[str, int, str]]
-    others = words.OTHERS.get(biggest.key, "")
+    others = capture_words.OTHERS.get(biggest.key, "")
     if biggest.cause:
-        rows, others = _host_during(summary, biggest), words.OTHER_PLACES
+        rows, others = _host_during(summary, biggest), capture_words.OTHER_PLACES
     elif biggest.key == "copy":
         rows = [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
@@ -411,7 +413,7 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
         rows = [(name, ns, "") for name, _, ns in describe_collectives(summary) if ns]
     elif summary.cpu_only:
         rows = [(row.name, row.self_ns, "") for row in summary.operators]
-        others = words.OTHER_OPERATORS
+        others = capture_words.OTHER_OPERATORS
     else:
         short = short_names(row.name for row in summary.kernels)
         kernels = [row for row in summary.kernels if not row.communication]
@@ -421,7 +423,7 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     rest = biggest.ns - sum(ns for _, ns, _ in largest)
     if largest and rest > _wall_ns(summary) // 1000:
         if biggest.cause:
-            listed = sum(name != words.NOWHERE for name, _, _ in largest)
+            listed = sum(name != capture_words.NOWHERE for name, _, _ in largest)
             others = f"{max(_count_places(summary, biggest) - listed, 0) or ''} {others}".lstrip()
         largest.append((others, rest, ""))
     return largest
@@ -443,5 +445,5 @@ def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
     for use in summary.devices:
         for part in use.gap_causes:
             if part.cause == idle.cause:
-                times.update({**dict(part.inside), words.NOWHERE: part.nowhere_ns})
+                times.update({**dict(part.inside), capture_words.NOWHERE: part.nowhere_ns})
     return [(name, ns, summary.code.get(name, "")) for name, ns in times.items() if ns]

@@ -13,7 +13,7 @@ from bottleneck_lab.catalog import criterion_label, current_name
 from bottleneck_lab.grading.criteria import OPEN_BECAUSE, UNMEASURED
 from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
-from bottleneck_lab.report import words
+from bottleneck_lab.report import verdict_words, words
 from bottleneck_lab.report.console.terminal import Sheet
 
 _OUTCOME_STYLES = {
@@ -40,7 +40,7 @@ def render_verdict(
         Outcome.INCONCLUSIVE: sheet.signs.undecided,
         Outcome.ERROR: "!",
     }[verdict.outcome]
-    reason = sheet.safe(f"  {words.headline(verdict)}")
+    reason = sheet.safe(f"  {verdict_words.headline(verdict)}")
     title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
     sheet.rule(style)
     sheet.sides(title, sheet.safe(f"{current_name(verdict.lab)} on {verdict.device} "))
@@ -53,15 +53,15 @@ def render_verdict(
         sheet.line(summary.strip(), indent=1)
         if verdict.criteria:
             sheet.blank()
-    reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
+    reached = [each for each in verdict.criteria if not verdict_words.unmeasured_because(each)]
     _print_criteria(sheet, verdict, reached)
     _print_unmeasured(sheet, verdict)
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [
-        words.describe_prediction(verdict),
+        verdict_words.describe_prediction(verdict),
     ]
-    standing = words.describe_standing(verdict)
-    if standing != words.NOT_JUDGED:  # what was not judged this time is named above
+    standing = verdict_words.describe_standing(verdict)
+    if standing != verdict_words.NOT_JUDGED:  # what was not judged this time is named above
         sentences.append(standing)
     if any(sentences):
         sheet.heading("Your diagnosis")
@@ -79,7 +79,9 @@ def render_verdict(
         sheet.line(words.EMULATED, indent=1, style="dim")
     started = started or words.format_moment(verdict.started_at)
     began = f"Began {started}, took {verdict.duration_s:.0f} s."
-    sheet.line(f"{began} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")
+    sheet.line(
+        f"{began} {verdict_words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim"
+    )
     if html:
         sheet.heading("Report")
         sheet.path(str(html), indent=1)
@@ -93,8 +95,8 @@ def render_last_verdict(verdict: Verdict, console: Console) -> None:
     sheet.heading(f"The last check, {words.format_moment(verdict.started_at)}")
     style = _OUTCOME_STYLES[verdict.outcome]
     outcome = Text.assemble((str(verdict.outcome), f"bold {style}"))
-    sheet.line(outcome.append(sheet.safe(f"  {words.headline(verdict)}")), indent=1)
-    reached = [each for each in verdict.criteria if not words.unmeasured_because(each)]
+    sheet.line(outcome.append(sheet.safe(f"  {verdict_words.headline(verdict)}")), indent=1)
+    reached = [each for each in verdict.criteria if not verdict_words.unmeasured_because(each)]
     # A check's own count is nowhere else; other figures are in the capture and its page.
     shown = [each for each in reached if each.holds is not True or _is_counted(each)]
     _print_criteria(sheet, verdict, shown)
@@ -155,18 +157,18 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
             lead_style=f"bold {style}",
         )
         return
-    text, because, _ = words.describe_miss(verdict, criterion).partition(OPEN_BECAUSE)
+    text, because, _ = verdict_words.describe_miss(verdict, criterion).partition(OPEN_BECAUSE)
     if because and criterion.kind == "diagnosis":  # a fault that is not certain is none
         text = criterion_label(verdict.lab, verdict.device, criterion.id)
     sentence = f"{text}." if because else text
     sheet.line(sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
-    gauge = words.gauge(criterion)
+    gauge = verdict_words.gauge(criterion)
     if gauge:
         width = max(12, min(36, sheet.width - 40))
         bar = sheet.bar(
             low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
         )
-        measured = words.format_measured(criterion)
+        measured = verdict_words.format_measured(criterion)
         figure = "" if measured in sentence else f"  {measured}"
         sheet.line(Text.assemble((bar, style), sheet.safe(figure)), indent=3)
 
@@ -175,7 +177,7 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
     """Print the names of what was not measured, in one line a reason."""
     labels: dict[str, list[str]] = {}
     for each in verdict.criteria:
-        if why := words.unmeasured_because(each):
+        if why := verdict_words.unmeasured_because(each):
             label = criterion_label(verdict.lab, verdict.device, each.id)
             state = "Not judged" if each.kind == "diagnosis" else "Not measured"
             # An earlier check may have judged the answers: the standing below says so.
@@ -188,7 +190,10 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
 
 
 def _figure(criterion: CriterionResult) -> str:
-    measured, target = words.format_measured(criterion), words.format_target(criterion)
+    measured, target = (
+        verdict_words.format_measured(criterion),
+        verdict_words.format_target(criterion),
+    )
     if measured and target:
         return f"{measured}, wanted {target}"
     # Of a number without a target, only a count says something by itself.

@@ -10,7 +10,7 @@ import msgspec
 from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
-from bottleneck_lab.report import words
+from bottleneck_lab.report import verdict_words
 from bottleneck_lab.report.page.markup import Markup, tag
 from bottleneck_lab.report.page.shapes import Point, chart, dot, line, text
 
@@ -21,7 +21,7 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     """Return the criterion that the lab is about over the attempts, with its target if it has one;
     None if no attempt measured it.
     """
-    id_ = words.main_criterion(attempts)
+    id_ = verdict_words.main_criterion(attempts)
     results = [
         next((each for each in verdict.criteria if each.id == id_), None) for verdict in attempts
     ]
@@ -60,11 +60,11 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     return chart(f"{label} over {len(attempts)} attempts", BOTTOM + 26, drawn, path, marks)
 
 
-def _gauge(result: CriterionResult) -> words.Gauge | None:
+def _gauge(result: CriterionResult) -> verdict_words.Gauge | None:
     """Return the figures to draw; without a target, those that were measured."""
     if result.target is None:
         result = msgspec.structs.replace(result, target=result.value)
-    return words.gauge(result)
+    return verdict_words.gauge(result)
 
 
 def _attempt(outcome: Outcome, figure: str, at: Point) -> Markup:

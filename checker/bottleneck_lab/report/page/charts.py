@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.report import words
+from bottleneck_lab.report import verdict_words, words
 from bottleneck_lab.report.page.markup import Markup, tag
 from bottleneck_lab.report.page.shapes import box, chart, line, text
 
@@ -35,13 +35,14 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Marku
 
 def criterion_bar(criterion: CriterionResult) -> Markup | None:
     """Return the value with its interval against the target; None without a number and a target."""
-    gauge = words.gauge(criterion)
+    gauge = verdict_words.gauge(criterion)
     if gauge is None:
         return None
     colour = {True: "fill-good", False: "fill-bad", None: "fill-value"}[criterion.holds]
     low, target = gauge.low / gauge.end, gauge.target / gauge.end
+    measured = verdict_words.format_measured(criterion)
     return chart(
-        f"{words.format_measured(criterion)}, wanted {words.format_target(criterion)}",
+        f"{measured}, wanted {verdict_words.format_target(criterion)}",
         22,
         box(0, 4, 1, 14, "ground"),
         box(0, 4, low, 14, colour),

@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.grading.calibration import Calibration
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, verdict_words
 from bottleneck_lab.report.page.calibration import calibration_section
 from bottleneck_lab.report.page.comparison import comparison_section
 from bottleneck_lab.report.page.counters import counters_section
@@ -90,7 +90,7 @@ def render_html(**content: Any) -> str:
     sections = {name: build(page) for name, build in SECTIONS.items()}
     warning = page.warning
     if not warning and page.capture and page.blind:
-        warning = words.MEASURES if page.capture.summary.measures else words.BLIND
+        warning = capture_words.MEASURES if page.capture.summary.measures else capture_words.BLIND
     body = join(
         [
             _header(page.title, page.verdict, page.emulated, warning, sections),
@@ -160,7 +160,7 @@ def build_circumstances(page: PageContent) -> Section | None:
     """Return what the figures rest on."""
     facts = dict(page.environment or {})
     if page.capture is not None:
-        facts |= words.describe_facts(page.capture.timeline.facts)
+        facts |= verdict_words.describe_facts(page.capture.timeline.facts)
     return circumstances_section(page.verdict, facts)
 
 

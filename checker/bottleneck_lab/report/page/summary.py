@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_finding_gain,
@@ -44,7 +44,7 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
     drawn = steps_chart(steps, step_parts(summary, times))
-    startup = words.describe_startup(summary.startup)
+    startup = capture_words.describe_startup(summary.startup)
     notes = [describe_steps(summary), startup, *summary.quality.notes]
     return section(
         "time",
@@ -65,7 +65,7 @@ def _warnings(summary: Summary) -> list[Markup]:
         tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning")
         for reason in summary.quality.reasons
     ]
-    if withheld := words.describe_withheld(summary.withheld):
+    if withheld := capture_words.describe_withheld(summary.withheld):
         warnings.append(tag("p", withheld, class_="warning"))
     if summary.emulated:
         sentence = words.describe_emulation(modelled_host=summary.modelled_host)
@@ -131,7 +131,7 @@ def _figures(summary: Summary) -> Markup:
                 "as fast, without what the late rank does for longer;"
                 f" {first.shared_gain_ratio:.2f}x with the same work, spread evenly over the ranks"
             )
-        bound, most = words.describe_bound(first), summary.check_ceiling
+        bound, most = capture_words.describe_bound(first), summary.check_ceiling
         if most is not None and first.expected_gain_ratio > most:
             label = f"as fast in a check; {bound} here {label.removeprefix('as fast, ')}"
             bound = f"at most {most:.2f}x"
@@ -193,7 +193,7 @@ def _range_bar(summary: Summary) -> Markup | None:
         )
     heading = tag("h3", "A step by the ranges marked in it") if drawn else None
     listed = table(["range", "share", "time in a step"], rows, caption=caption, numeric={1, 2})
-    fixed = words.describe_fixed_prices(summary.range_shares)
+    fixed = capture_words.describe_fixed_prices(summary.range_shares)
     return join([heading, drawn, listed, tag("p", fixed, class_="soft") if fixed else None])
 
 
@@ -204,7 +204,7 @@ def _keyed(colour: str, label: str) -> Markup:
 def findings_section(summary: Summary) -> Section:
     """Render findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
-        nothing = words.describe_no_findings(summary)
+        nothing = capture_words.describe_no_findings(summary)
         return section("findings", "Findings", tag("p", nothing))
     lead = (
         "Ranked by their gain: the most that removing a finding entirely can bring, by what waits"
@@ -213,10 +213,10 @@ def findings_section(summary: Summary) -> Section:
     scope = describe_scope(summary)
     if scope:
         lead += f" Shares and gains are of the time {scope}."
-    if bounds := words.describe_bounds(summary.findings):
+    if bounds := capture_words.describe_bounds(summary.findings):
         lead += f" {bounds}"
     if summary.remedies_later:
-        lead += f" {words.REMEDIES_LATER}"
+        lead += f" {capture_words.REMEDIES_LATER}"
     return section(
         "findings", "Findings", [_finding(summary, each) for each in summary.findings], lead=lead
     )
@@ -225,7 +225,7 @@ def findings_section(summary: Summary) -> Section:
 def _finding(summary: Summary, finding: Finding) -> Markup:
     gain = "–"
     if finding.share_of_wall:
-        gain = words.describe_gain(finding)
+        gain = capture_words.describe_gain(finding)
     facts = {"Evidence": finding.evidence}
     if remains := describe_finding_gain(summary, finding):
         facts["Gain"] = remains

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bottleneck_lab.analysis.summary import Summary
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     costly_lines,
     costly_operators,
@@ -64,7 +64,7 @@ def workers_table(summary: Summary) -> Markup | None:
     table = _table(head, cells, "Inside the loader's worker processes", numeric=(1, 2))
     if table is None or not any(use.lines for use in summary.workers):
         return table
-    return join([table, tag("p", words.WORKER_LINES, class_="soft")])
+    return join([table, tag("p", capture_words.WORKER_LINES, class_="soft")])
 
 
 def serving_table(summary: Summary) -> Markup | None:
@@ -81,7 +81,9 @@ def serving_table(summary: Summary) -> Markup | None:
         for part in use.parts
     ]
     head = ["the host's part", "per batch", "while the device works"]
-    return _table(head, cells, f"Batches served: {words.format_serving(use)}", numeric=(1, 2))
+    return _table(
+        head, cells, f"Batches served: {capture_words.format_serving(use)}", numeric=(1, 2)
+    )
 
 
 def generation_table(summary: Summary) -> Markup | None:
@@ -102,9 +104,9 @@ def generation_table(summary: Summary) -> Markup | None:
     ]
     head = [f"in the time of a {use.unit}", f"per {use.unit}", "share"]
     listed = _table(head, cells, f"Why a {use.unit} takes its time", numeric=(1, 2))
-    sentences = words.describe_tokens(use)
+    sentences = capture_words.describe_tokens(use)
     if not summary.blind and not summary.remedies_later:
-        sentences.append(words.advise_tokens(use, emulated=summary.emulated))
+        sentences.append(capture_words.advise_tokens(use, emulated=summary.emulated))
     return join([listed or "", tag("p", " ".join(sentences), class_="soft")])
 
 
@@ -231,7 +233,9 @@ def lines_table(summary: Summary) -> Markup | None:
             cell.append(words.format_duration(row.backward_ns))
         cells.append(cell)
     if by_device and rows and (rest := time_of_other_lines(summary, rows[:TOP])):
-        cells.append([words.OTHER_LINES, "", words.format_duration(rest), *[""] * (len(head) - 3)])
+        cells.append(
+            [capture_words.OTHER_LINES, "", words.format_duration(rest), *[""] * (len(head) - 3)]
+        )
     return _table(
         head, cells, describe_lines(summary, on_device=by_device), numeric=range(1, len(head))
     )
@@ -255,7 +259,7 @@ def waits_table(summary: Summary) -> Markup | None:
             _name(row.caused_by or "called directly"),
             f"{row.calls_per_step:.1f}" if summary.steps else f"{row.calls:,}",
             words.format_duration(row.total_ns),
-            _name(words.describe_awaited(row)),
+            _name(capture_words.describe_awaited(row)),
             words.format_duration(row.awaited_ns) if row.awaited else "",
         ]
         for row in summary.syncs[:TOP]
@@ -264,7 +268,7 @@ def waits_table(summary: Summary) -> Markup | None:
     if summary.steps:
         often = "per step"
     head = ["line or call that waited", "caused by", often, "total", "longest for", "which ran for"]
-    caption = f"Where the host waited for the device. {words.explain_waits(summary.syncs)}"
+    caption = f"Where the host waited for the device. {capture_words.explain_waits(summary.syncs)}"
     return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5))
 
 

@@ -11,12 +11,12 @@ import msgspec
 
 from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report import words
+from bottleneck_lab.report import verdict_words, words
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
 
-_STYLES: dict[words.Mark, str] = {
+_STYLES: dict[verdict_words.Mark, str] = {
     "right": "PASS",
     "wrong": "FAIL",
     "undecided": "INCONCLUSIVE",
@@ -63,29 +63,29 @@ def section(
 
 def verdict_section(verdict: Verdict) -> Section:
     """Return every criterion of the newest attempt, and what to do next."""
-    lead = f"{verdict.outcome}: {words.headline(verdict)}."
+    lead = f"{verdict.outcome}: {verdict_words.headline(verdict)}."
     advice = _list("What to do next", verdict.advice)
     notes = _list("Worth knowing", verdict.notes)
     drawn = []
     for each in verdict.criteria:
-        stands = words.mark_of(each)
-        sign, style = words.SIGNS[stands], _STYLES[stands]
+        stands = verdict_words.mark_of(each)
+        sign, style = verdict_words.SIGNS[stands], _STYLES[stands]
         mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=stands)
         label = criterion_label(verdict.lab, verdict.device, each.id)
-        miss = words.describe_miss(verdict, each)
+        miss = verdict_words.describe_miss(verdict, each)
         figures: list[str] = [each.kind]
         if not miss.startswith(f"{label}: "):
             figures.insert(0, label)
         if each.value is not None or each.counted is not msgspec.UNSET:
-            target = words.format_target(each)
-            value = words.format_measured(each)
+            target = verdict_words.format_target(each)
+            value = verdict_words.format_measured(each)
             figures.insert(0, f"{value}, wanted {target}" if target else value)
-        figures.append(words.format_interval(each))
+        figures.append(verdict_words.format_interval(each))
         line = tag("p", " · ".join(filter(None, figures)), class_="soft")
         drawn.append(
             tag(
                 "div",
-                tag("p", mark, f"{miss} {words.describe_doubt(each)}".strip()),
+                tag("p", mark, f"{miss} {verdict_words.describe_doubt(each)}".strip()),
                 charts.criterion_bar(each),
                 line,
                 class_="criterion",
@@ -114,10 +114,13 @@ def prediction_section(verdict: Verdict) -> Section | None:
     bars = charts.gain_bars(
         verdict.prediction.predicted,
         verdict.prediction.measured,
-        words.describe_open_gain(verdict),
+        verdict_words.describe_open_gain(verdict),
     )
     return section(
-        "prediction", "Predicted and measured", bars, lead=words.describe_prediction(verdict)
+        "prediction",
+        "Predicted and measured",
+        bars,
+        lead=verdict_words.describe_prediction(verdict),
     )
 
 
@@ -125,7 +128,7 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     """Return the attempts: the main figure plotted, every attempt listed."""
     if not attempts:
         return None
-    rows, main = [], words.main_criteria(attempts)
+    rows, main = [], verdict_words.main_criteria(attempts)
     for number, verdict in enumerate(attempts, start=1):
         targets = [
             each
@@ -134,7 +137,7 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
         ]
         figures = ", ".join(
             f"{criterion_label(verdict.lab, verdict.device, each.id)}:"
-            f" {words.format_measured(each)}"
+            f" {verdict_words.format_measured(each)}"
             for each in targets
         )
         outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
@@ -142,7 +145,7 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
             [
                 str(number),
                 outcome,
-                words.headline(verdict),
+                verdict_words.headline(verdict),
                 figures,
                 words.format_moment(verdict.started_at),
             ]
@@ -197,7 +200,7 @@ def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> 
         ]
     shown = [table(["", ""], group.items(), caption=name) for name, group in groups if group]
     if verdict:
-        vouched = tag("p", words.ATTESTATION_MEANS[verdict.attestation], class_="soft")
+        vouched = tag("p", verdict_words.ATTESTATION_MEANS[verdict.attestation], class_="soft")
     else:
         vouched = None
     if shown:
