@@ -3,6 +3,8 @@ each line launches beside it, before and after.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -29,6 +31,13 @@ class Program:
     def line(self, name: str, start: float, end: float, tid=MAIN) -> None:
         track = tid if self.functions else f"{LINES_OF}{tid}"
         self.row("python_function", name, start, end - start, track)
+
+    @contextmanager
+    def on_line(self, name: str, tid=MAIN) -> Iterator[None]:
+        """Have a line call all that the block adds."""
+        begin = self.at
+        yield
+        self.line(name, begin, self.at, tid)
 
     def operator(self, name: str, sequence: int, kernel_us: float, tid=MAIN, forward: int = 0):
         """Take 10 us for an operator, which launches a kernel of its own in its middle."""
@@ -58,21 +67,18 @@ def forward_of_two_lines(program: Program, first: int = 20, tid=MAIN) -> None:
     """Line 31 makes node `first` (3 us), and line 32 the next (5 us); an operator without a node
     has the number of the one that comes after it.
     """
-    begin = program.at
-    program.operator("aten::mul", first, 3, tid)
-    program.operator("aten::ones_like", first + 1, 1, tid)
-    program.line("model.py(31): forward", begin, program.at, tid)
-    begin = program.at
-    program.operator("aten::mm", first + 1, 5, tid)
-    program.line("model.py(32): forward", begin, program.at, tid)
+    with program.on_line("model.py(31): forward", tid):
+        program.operator("aten::mul", first, 3, tid)
+        program.operator("aten::ones_like", first + 1, 1, tid)
+    with program.on_line("model.py(32): forward", tid):
+        program.operator("aten::mm", first + 1, 5, tid)
 
 
 def backward_of_both(program: Program, first: int = 20, tid=ENGINE, forward: int = 1) -> None:
-    begin = program.at
-    program.node("MmBackward0", first + 1, 7, tid, forward)
-    program.node("MulBackward0", first, 9, tid, forward)
-    program.operator(f"{ENGINE_CALL}torch::autograd::AccumulateGrad", -1, 2, tid)
-    program.line(BACKWARD, begin, program.at)
+    with program.on_line(BACKWARD):
+        program.node("MmBackward0", first + 1, 7, tid, forward)
+        program.node("MulBackward0", first, 9, tid, forward)
+        program.operator(f"{ENGINE_CALL}torch::autograd::AccumulateGrad", -1, 2, tid)
 
 
 @pytest.mark.parametrize("engine", [ENGINE, MAIN])
@@ -107,14 +113,12 @@ def test_functions_have_their_backward_too(tmp_path):
 def test_what_was_not_recorded_stays_on_the_line_that_calls_the_backward(tmp_path):
     """The forward of node 20 was before the recording; node 21 has no numbers at all."""
     program = Program()
-    begin = program.at
-    program.operator("aten::mm", 22, 5)
-    program.line("model.py(32): forward", begin, program.at)
-    begin = program.at
-    program.node("MmBackward0", 22, 7)
-    program.node("MulBackward0", 20, 9)
-    program.operator(f"{ENGINE_CALL}AddBackward0", -1, 11, ENGINE)
-    program.line(BACKWARD, begin, program.at)
+    with program.on_line("model.py(32): forward"):
+        program.operator("aten::mm", 22, 5)
+    with program.on_line(BACKWARD):
+        program.node("MmBackward0", 22, 7)
+        program.node("MulBackward0", 20, 9)
+        program.operator(f"{ENGINE_CALL}AddBackward0", -1, 11, ENGINE)
     assert device_us(program.lines(tmp_path)) == {
         "model.py(32): forward": (5 + 7, 7),
         BACKWARD: (9 + 11, 0),
@@ -144,9 +148,8 @@ def test_the_gradient_of_a_gradient_counts_to_the_first_forward(tmp_path):
     program.rows.insert(launch, program.rows.pop())
     program.at += 4
     program.line("train.py(45): penalty", begin - 1, program.at)
-    begin = program.at
-    program.node("MulBackward0", 3, 6, forward=2)
-    program.line(BACKWARD, begin, program.at)
+    with program.on_line(BACKWARD):
+        program.node("MulBackward0", 3, 6, forward=2)
     assert device_us(program.lines(tmp_path)) == {
         "model.py(31): forward": (3 + 1 + 4 + 6, 4 + 6),
         "model.py(32): forward": (5, 0),
@@ -161,9 +164,8 @@ def test_a_checkpoint_s_second_forward(tmp_path, engine):
     are recorded, or on the main one with its own; then its own backward runs.
     """
     program = Program()
-    begin = program.at
-    program.operator("CheckpointFunction", 20, 3)
-    program.line("model.py(60): forward", begin, program.at)
+    with program.on_line("model.py(60): forward"):
+        program.operator("CheckpointFunction", 20, 3)
     begin, launch = program.at, len(program.rows)
     program.at += 12
     again = program.at
@@ -197,20 +199,18 @@ def test_a_checkpoint_s_second_forward(tmp_path, engine):
 def test_threads_number_their_nodes_alike(tmp_path):
     """Two threads each make nodes 20 and 21, of different lines, which one engine undoes."""
     program = Program()
-    begin = program.at
-    program.operator("aten::relu", 20, 2, OTHER)
-    program.operator("aten::add", 21, 4, OTHER)
-    program.line("critic.py(5): forward", begin, program.at, OTHER)
+    with program.on_line("critic.py(5): forward", OTHER):
+        program.operator("aten::relu", 20, 2, OTHER)
+        program.operator("aten::add", 21, 4, OTHER)
     forward_of_two_lines(program)
-    begin = program.at
-    program.node("AddBackward0", 21, 8, forward=2)
-    program.node("ReluBackward0", 20, 16, forward=2)
-    program.line(BACKWARD, begin, program.at)
+    with program.on_line(BACKWARD):
+        program.node("AddBackward0", 21, 8, forward=2)
+        program.node("ReluBackward0", 20, 16, forward=2)
     backward_of_both(program)
-    found = device_us(program.lines(tmp_path))
-    assert found["critic.py(5): forward"] == (2 + 4 + 8 + 16, 8 + 16)
-    assert found["model.py(31): forward"] == (3 + 1 + 9, 9)
-    assert found["model.py(32): forward"] == (5 + 7, 7)
+    counted = device_us(program.lines(tmp_path))
+    assert counted["critic.py(5): forward"] == (2 + 4 + 8 + 16, 8 + 16)
+    assert counted["model.py(31): forward"] == (3 + 1 + 9, 9)
+    assert counted["model.py(32): forward"] == (5 + 7, 7)
 
 
 def test_numbers_that_start_again_are_those_of_the_latest_forward(tmp_path):
@@ -218,15 +218,13 @@ def test_numbers_that_start_again_are_those_of_the_latest_forward(tmp_path):
     program = Program()
     forward_of_two_lines(program)
     backward_of_both(program)
-    begin = program.at
-    program.operator("aten::mul", 20, 30)
-    program.line("model.py(33): forward", begin, program.at)
-    begin = program.at
-    program.node("MulBackward0", 20, 50)
-    program.line("train.py(51): main", begin, program.at)
-    found = device_us(program.lines(tmp_path))
-    assert found["model.py(31): forward"] == (3 + 1 + 9, 9)
-    assert found["model.py(33): forward"] == (30 + 50, 50)
+    with program.on_line("model.py(33): forward"):
+        program.operator("aten::mul", 20, 30)
+    with program.on_line("train.py(51): main"):
+        program.node("MulBackward0", 20, 50)
+    counted = device_us(program.lines(tmp_path))
+    assert counted["model.py(31): forward"] == (3 + 1 + 9, 9)
+    assert counted["model.py(33): forward"] == (30 + 50, 50)
 
 
 def test_two_processes_in_one_file_have_numbers_of_their_own(tmp_path):
@@ -236,12 +234,10 @@ def test_two_processes_in_one_file_have_numbers_of_their_own(tmp_path):
         program.row("user_annotation", "ProfilerStep#1", 0, 200, MAIN)
     forward_of_two_lines(first)
     backward_of_both(first)
-    begin = second.at
-    second.operator("aten::mul", 20, 11)
-    second.line("model.py(41): forward", begin, second.at)
-    begin = second.at
-    second.node("MulBackward0", 20, 13)
-    second.line(BACKWARD, begin, second.at)
+    with second.on_line("model.py(41): forward"):
+        second.operator("aten::mul", 20, 11)
+    with second.on_line(BACKWARD):
+        second.node("MulBackward0", 20, 13)
     first.rows += second.rows
     rows = {(row.rank, row.line): row for row in first.lines(tmp_path).lines}
     assert rows[0, "model.py(31): forward"].backward_device_ns == 9000
@@ -251,12 +247,10 @@ def test_two_processes_in_one_file_have_numbers_of_their_own(tmp_path):
 
 def test_a_compiled_graph_counts_to_the_line_that_calls_it(tmp_path):
     program = Program()
-    begin = program.at
-    program.operator("CompiledFunction", 20, 40)
-    program.line("train.py(30): main", begin, program.at)
-    begin = program.at
-    program.node("CompiledFunctionBackward", 20, 80)
-    program.line(BACKWARD, begin, program.at)
+    with program.on_line("train.py(30): main"):
+        program.operator("CompiledFunction", 20, 40)
+    with program.on_line(BACKWARD):
+        program.node("CompiledFunctionBackward", 20, 80)
     assert device_us(program.lines(tmp_path)) == {
         "train.py(30): main": (40 + 80, 80),
         BACKWARD: (0, 0),
@@ -289,13 +283,12 @@ def test_a_finding_names_the_lines_whose_backward_launches_late(tmp_path):
     program = Program()
     for step in range(4):
         begin = program.at
-        for number in range(30):
-            program.operator("aten::mul", 100 * step + number, 11)
-        program.line("model.py(31): forward", begin, program.at)
-        middle = program.at
-        for number in reversed(range(30)):
-            program.node("MulBackward0", 100 * step + number, 3)
-        program.line(BACKWARD, middle, program.at)
+        with program.on_line("model.py(31): forward"):
+            for number in range(30):
+                program.operator("aten::mul", 100 * step + number, 11)
+        with program.on_line(BACKWARD):
+            for number in reversed(range(30)):
+                program.node("MulBackward0", 100 * step + number, 3)
         program.row("user_annotation", f"ProfilerStep#{step}", begin, program.at - begin, MAIN)
     finding = next(row for row in program.lines(tmp_path).findings if row.id == "launch-bound")
     expected = f" Most of that is in {BACKWARD}, mostly in the backward of model.py(31): forward."

@@ -580,7 +580,7 @@ def test_renamed_and_fused_kernels_are_told(before, after, origins, matches):
 
 
 def test_a_fused_kernel_stands_against_all_that_it_replaces(make, tmp_path):
-    found = []
+    captures = []
     for number, kernels in enumerate(
         ([("add_kernel", 300.0), ("mul_kernel", 300.0)], [("triton_poi_fused_add_mul_0", 200.0)])
     ):
@@ -591,8 +591,8 @@ def test_a_fused_kernel_stands_against_all_that_it_replaces(make, tmp_path):
                 run.operator(f"aten::{name[:3]}", name, us)
             run.wait()
             run.range(f"ProfilerStep#{step}", begin)
-        found.append(load_trace(tmp_path, run.trace()))
-    change = outcomes(compare(*found))["kernel", "triton_poi_fused_add_mul_0"]
+        captures.append(load_trace(tmp_path, run.trace()))
+    change = outcomes(compare(*captures))["kernel", "triton_poi_fused_add_mul_0"]
     assert change.was == ("add_kernel", "mul_kernel")
     assert change.outcome == "better"
     assert change.ratio == pytest.approx(3.0, rel=0.05)

@@ -367,9 +367,9 @@ def test_what_ends_the_run_stands_before_what_slows_it(tmp_path, make, kept, fir
     for step in [event for event in run.events if event["name"].startswith("ProfilerStep#")]:
         run.host = step["ts"] + step["dur"] - 1
         run.memory(kept)
-    found = [finding.id for finding in summarise_run(tmp_path, run).findings]
-    assert found[0] == first
-    assert {"memory-growth", "launch-bound"} <= set(found)
+    ids = [finding.id for finding in summarise_run(tmp_path, run).findings]
+    assert ids[0] == first
+    assert {"memory-growth", "launch-bound"} <= set(ids)
 
 
 def test_memory_that_grows_is_of_its_own_kind_and_has_no_gain_in_time():

@@ -325,9 +325,9 @@ def test_a_line_is_split_by_the_operators_that_it_calls(loaded):
         event("python_function", "net.py(9): forward", 900, 600, tid="lines of 1"),
         event("cpu_op", "aten::mm", 905, 400),
     ]
-    found = answers(loaded(*rows), "line-operators")
+    operators = answers(loaded(*rows), "line-operators")
     columns = ("line", "name", "calls", "total_ms", "shortest_us", "longest_us")
-    assert [tuple(row[name] for name in columns) for row in found] == [
+    assert [tuple(row[name] for name in columns) for row in operators] == [
         ("net.py(7): forward", "aten::conv2d", 2, 0.6, 300, 300),
         ("net.py(7): forward", "aten::layer_norm", 2, 0.14, 50, 90),
         ("net.py(9): forward", "aten::mm", 1, 0.4, 400, 400),

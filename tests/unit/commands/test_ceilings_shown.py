@@ -112,13 +112,15 @@ def test_a_capture_of_another_cpu_is_not(stored, tmp_path):
 def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, capsys):
     summary = evidence_only(read_capture(capture_of(tmp_path / "mine", "Fast CPU")))
     render_summary(summary, Console(width=100))
-    told = capsys.readouterr().out
-    assert "Fast CPU: memory and fp32 arithmetic balance at 5.0 FLOP/byte" in " ".join(told.split())
-    assert "compute-bound" not in told
+    shown = capsys.readouterr().out
+    assert "Fast CPU: memory and fp32 arithmetic balance at 5.0 FLOP/byte" in " ".join(
+        shown.split()
+    )
+    assert "compute-bound" not in shown
 
 
 @pytest.mark.parametrize(
-    ("blind", "judged", "rows", "told"),
+    ("blind", "judged", "rows", "sentence"),
     [
         (True, False, True, "they are listed here once a check has judged your answers"),
         (False, False, True, "they are listed here once a check has judged your answers"),
@@ -128,7 +130,7 @@ def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, 
     ],
 )
 def test_a_lab_that_asks_for_flop_per_byte_shows_them_once_answers_are_judged(
-    stored, monkeypatch, tmp_path, capsys, blind, judged, rows, told
+    stored, monkeypatch, tmp_path, capsys, blind, judged, rows, sentence
 ):
     result = CriterionResult("bounds", "diagnosis", holds=False if judged else None, sentence="")
     verdict = msgspec.structs.replace(slow(), criteria=[result])
@@ -145,7 +147,7 @@ def test_a_lab_that_asks_for_flop_per_byte_shows_them_once_answers_are_judged(
     summary = captures.visible_summary(summary, folder, blind=blind, remedies_later=False)
     render_summary(summary, Console(width=100))
     shown = " ".join(capsys.readouterr().out.split())
-    assert told in shown
+    assert sentence in shown
     assert ("aten::mm fp32" in shown) == (judged and rows)
 
 

@@ -27,19 +27,19 @@ def started(tmp_path, monkeypatch):
 
 def test_what_is_optional_is_named_and_not_made(started):
     made = []
-    said = started(made.append)
+    shown = started(made.append)
     assert made == ["photos"]
-    assert "edit serve.py and 6 more files" in said
+    assert "edit serve.py and 6 more files" in shown
     assert (
-        "Optional: `lab data tritonserver` sets up tritonserver. The lab works without it." in said
+        "Optional: `lab data tritonserver` sets up tritonserver. The lab works without it." in shown
     )
 
 
 def test_all_data_makes_it_too(started):
     made = []
-    said = started(made.append, "--all-data")
+    shown = started(made.append, "--all-data")
     assert made == ["photos", "tritonserver"]
-    assert "tritonserver" not in said
+    assert "tritonserver" not in shown
 
 
 def test_a_machine_that_cannot_have_it_says_why_and_the_lab_is_started(started):
@@ -47,9 +47,9 @@ def test_a_machine_that_cannot_have_it_says_why_and_the_lab_is_started(started):
         if name == "tritonserver":
             raise MachineError("The wheel is for Linux on x86-64; this is Darwin on arm64.", "")
 
-    said = started(make, "--all-data")
-    assert "this is Darwin on arm64. The lab works without it." in said
-    assert "Next: cd work && lab profile" in said
+    shown = started(make, "--all-data")
+    assert "this is Darwin on arm64. The lab works without it." in shown
+    assert "Next: cd work && lab profile" in shown
 
 
 def test_an_older_name_says_what_the_lab_is_called_now(tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_another_machine_has_its_own_and_a_broken_file_counts_as_none(home, coun
     assert ceilings.stored_ceilings("cpu") is None
 
 
-def test_a_gpu_that_is_not_there_is_said(torch, monkeypatch):
+def test_a_gpu_that_is_not_there_is_named(torch, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MachineError, match="CUDA"):
         ceilings.measure_ceilings("cuda", lambda *_: None)
