@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.analysis.device.kernels import find_interrupted
 from bottleneck_lab.analysis.device.use import find_device_uses
-from bottleneck_lab.analysis.host.lines import lines_at, undone_lines
+from bottleneck_lab.analysis.host.lines import calling_lines, lines_at, undone_lines
 from bottleneck_lab.analysis.host.nesting import outermost
 from bottleneck_lab.analysis.host.operators import build_calls
 from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
@@ -162,10 +162,11 @@ def columns_of(timeline: Timeline, name: str) -> Columns:
     `lab report --at`.
     """
     table = getattr(timeline, name)
-    columns = _columns(timeline, table, with_lines=name in ("runtime", "operators"))
+    columns = _columns(timeline, table, with_lines=name == "runtime")
     if name == "runtime":
         columns["undoes"] = _texts(timeline, undone_lines(timeline))
     if name == "operators":
+        columns["line"] = _texts(timeline, calling_lines(timeline))
         columns["outermost"] = outermost(table).astype(np.int64)
     return columns
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from textwrap import dedent
 
-from bottleneck_lab.analysis.query import QueryResult, query
+from bottleneck_lab.analysis.query import TIME_LIMIT_S, QueryResult, query
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import Timeline
 
 _DIGITS = "'0123456789'"
@@ -37,13 +38,25 @@ _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
 
 
+NO_ROWS = "the capture holds nothing of this kind"
+_NO_LINES = "no lines were recorded; `lab profile --stack` records them"
+
+
 @dataclass(frozen=True)
 class Question:
-    """A question's name, the question itself, and the SELECT that answers it."""
+    """A question's name, the question itself, the SELECT that answers it, how many of its rows are
+    shown at most, and why a capture may have none.
+    """
 
     name: str
     asks: str
     sql: str
+    most: int = 20
+    without: str = NO_ROWS
+
+    def answer(self, timeline: Timeline, *, limit_s: float = TIME_LIMIT_S) -> QueryResult:
+        """Return the first rows of the answer."""
+        return query(timeline, dedent(self.sql).strip(), self.most, limit_s=limit_s)
 
 
 QUESTIONS = (
@@ -58,7 +71,7 @@ QUESTIONS = (
           ON counted.rank = device.rank AND device.start >= counted.start
             AND device.start < counted.end
         WHERE kind IN ('kernel', 'communication')
-        GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        GROUP BY name ORDER BY total_ms DESC
         """,
     ),
     Question(
@@ -70,7 +83,7 @@ QUESTIONS = (
         FROM {_ONCE.format("operators")} AS operators JOIN counted
           ON counted.rank = operators.rank AND operators.start >= counted.start
             AND operators.start < counted.host_end
-        GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        GROUP BY name ORDER BY total_ms DESC
         """,
     ),
     Question(
@@ -82,7 +95,7 @@ QUESTIONS = (
         FROM runtime JOIN counted
           ON counted.rank = runtime.rank AND runtime.start >= counted.start
             AND (runtime.start + runtime.end) / 2 < counted.host_end
-        GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        GROUP BY name ORDER BY total_ms DESC
         """,
     ),
     Question(
@@ -93,7 +106,7 @@ QUESTIONS = (
                sum(min(runtime.end, work.first) - runtime.start) / 1e6 AS total_ms
         FROM runtime JOIN (SELECT rank, min(start) AS first FROM device GROUP BY rank) AS work
           ON runtime.rank = work.rank AND runtime.start < work.first
-        GROUP BY runtime.rank, runtime.name ORDER BY total_ms DESC LIMIT 20
+        GROUP BY runtime.rank, runtime.name ORDER BY total_ms DESC
         """,
     ),
     Question(
@@ -109,7 +122,7 @@ QUESTIONS = (
           ON counted.rank = device.rank AND device.start >= counted.start
             AND device.start < counted.end
         WHERE device.kind = 'kernel' AND device.correlation > 0
-        GROUP BY device.name ORDER BY mean_delay_us DESC LIMIT 20
+        GROUP BY device.name ORDER BY mean_delay_us DESC
         """,
     ),
     Question(
@@ -134,8 +147,9 @@ QUESTIONS = (
         SELECT {_FOLDED} AS name, count(*) AS times, {_TOTAL} AS total_ms,
                avg(duration) / 1e6 AS mean_ms, min(duration) / 1e6 AS shortest_ms,
                max(duration) / 1e6 AS longest_ms
-        FROM {_ONCE.format("ranges")} AS ranges GROUP BY 1 ORDER BY total_ms DESC LIMIT 50
+        FROM {_ONCE.format("ranges")} AS ranges GROUP BY 1 ORDER BY total_ms DESC
         """,
+        most=50,
     ),
     Question(
         "idle-in-ranges",
@@ -157,7 +171,7 @@ QUESTIONS = (
           ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
         LEFT JOIN threads ON threads.thread = ranges.thread
         WHERE ranges.name = {_FOLDED}
-        GROUP BY ranges.name ORDER BY idle_ms DESC LIMIT 20
+        GROUP BY ranges.name ORDER BY idle_ms DESC
         """,
     ),
     Question(
@@ -172,7 +186,7 @@ QUESTIONS = (
         FROM runtime CROSS JOIN idle
           ON idle.rank = runtime.rank AND idle.start < runtime.end AND idle.end > runtime.start
         WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
-        GROUP BY runtime.name ORDER BY idle_ms DESC LIMIT 20
+        GROUP BY runtime.name ORDER BY idle_ms DESC
         """,
     ),
     Question(
@@ -182,7 +196,7 @@ QUESTIONS = (
         SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
         FROM waits
-        GROUP BY line, name ORDER BY total_ms DESC LIMIT 20
+        GROUP BY line, name ORDER BY total_ms DESC
         """,
     ),
     Question(
@@ -196,8 +210,9 @@ QUESTIONS = (
               FROM interruptions HAVING count(*)
               UNION ALL
               SELECT 2, name, count(*), sum(excess) / 1e6 FROM interruptions GROUP BY name)
-        ORDER BY part, longer_ms DESC LIMIT 21
+        ORDER BY part, longer_ms DESC
         """,
+        most=21,
     ),
     Question(
         "communication",
@@ -231,8 +246,9 @@ QUESTIONS = (
               UNION ALL
               SELECT 2, name, bytes, count(*), sum(ns) / 1e6, sum(alone) / 1e6
               FROM sent GROUP BY name, bytes)
-        ORDER BY part, alone_ms DESC LIMIT 21
+        ORDER BY part, alone_ms DESC
         """,
+        most=21,
     ),
     Question(
         "device-time",
@@ -243,8 +259,9 @@ QUESTIONS = (
                  AND idle.device = recorded.device) / 1e6 AS idle_ms,
                (SELECT 100.0 * sum(idle.duration) FROM idle WHERE idle.rank = recorded.rank
                  AND idle.device = recorded.device) / sum(recorded.duration) AS percent_idle
-        FROM recorded GROUP BY recorded.rank, recorded.device ORDER BY recorded.rank LIMIT 50
+        FROM recorded GROUP BY recorded.rank, recorded.device ORDER BY recorded.rank
         """,
+        most=50,
     ),
     Question(
         "lines",
@@ -257,7 +274,9 @@ QUESTIONS = (
             SELECT rank, 1.0 * sum(duration) / count(DISTINCT device) AS ns
             FROM recorded GROUP BY rank),
         ran AS MATERIALIZED (
-            SELECT python.*, threads.pid || ' ' ||
+            SELECT python.*,
+                   CASE WHEN threads.tid LIKE '{LINES_OF}%' THEN 'line' ELSE 'function' END AS kind,
+                   threads.pid || ' ' ||
                      CASE WHEN threads.name LIKE 'DataLoader worker%' THEN threads.tid ELSE '' END
                      AS process
             FROM {_ONCE.format("python")} AS python
@@ -270,21 +289,23 @@ QUESTIONS = (
             FROM device JOIN runtime
               ON runtime.correlation = device.correlation AND runtime.rank = device.rank
             WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
-        SELECT name, times, processes, total_ms, shortest_ms, longest_ms,
+        SELECT name, kind, times, processes, total_ms, shortest_ms, longest_ms,
                device_ms, backward_ms, percent
-        FROM (SELECT name, sum(times) AS times, count(*) AS processes, sum(spent) / 1e6 AS total_ms,
+        FROM (SELECT name, kind, sum(times) AS times, count(*) AS processes,
+                     sum(spent) / 1e6 AS total_ms,
                      min(shortest) / 1e6 AS shortest_ms, max(longest) / 1e6 AS longest_ms,
                      100.0 * sum(spent) / sum(coalesce(wall.ns, (SELECT max(ns) FROM wall)))
                        AS percent
-              FROM (SELECT name, rank, process, count(*) AS times,
+              FROM (SELECT name, kind, rank, process, count(*) AS times,
                            sum(max(ran.end - begun, 0)) AS spent,
                            min(duration) AS shortest, max(duration) AS longest
-                    FROM ran GROUP BY name, rank, process) AS each
+                    FROM ran GROUP BY name, kind, rank, process) AS each
               LEFT JOIN wall ON wall.rank = each.rank
-              GROUP BY name)
-        LEFT JOIN launched ON launched.line = name
-        ORDER BY total_ms DESC LIMIT 20
+              GROUP BY name, kind)
+        LEFT JOIN launched ON launched.line = name AND kind = 'line'
+        ORDER BY total_ms DESC
         """,
+        without=_NO_LINES,
     ),
     Question(
         "line-operators",
@@ -295,16 +316,19 @@ QUESTIONS = (
                min(duration) / 1e3 AS shortest_us, max(duration) / 1e3 AS longest_us
         FROM operators WHERE outermost AND line != ''
         GROUP BY line, name
-        ORDER BY sum(sum(duration)) OVER (PARTITION BY line) DESC, line, total_ms DESC LIMIT 50
+        ORDER BY sum(sum(duration)) OVER (PARTITION BY line) DESC, line, total_ms DESC
         """,
+        most=50,
+        without=_NO_LINES,
     ),
     Question(
         "graph-nodes",
         "Inside CUDA or HIP graphs: what did each node take, over all replays?",
         """
         SELECT graph, node, name, stream, replays, mean_us, shortest_us, longest_us, percent
-        FROM graph_nodes ORDER BY percent DESC LIMIT 50
+        FROM graph_nodes ORDER BY percent DESC
         """,
+        most=50,
     ),
     Question(
         "tokens",
@@ -323,8 +347,9 @@ QUESTIONS = (
         FROM ranges AS steps
         WHERE steps.name LIKE 'ProfilerStep#%' OR lower(steps.name) GLOB '*token*'
            OR lower(steps.name) GLOB '*decode*' OR lower(steps.name) GLOB 'step *'
-        ORDER BY host_ms DESC LIMIT 50
+        ORDER BY host_ms DESC
         """,
+        most=50,
     ),
 )
 
@@ -342,4 +367,4 @@ def find_question(name: str) -> Question:
 
 def ask(timeline: Timeline, name: str) -> QueryResult:
     """Return the answer to a ready question. Raises UsageError for a name that is none."""
-    return query(timeline, dedent(find_question(name).sql).strip())
+    return find_question(name).answer(timeline)

@@ -14,7 +14,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
-from bottleneck_lab.analysis.questions import QUESTIONS, Question, find_question
+from bottleneck_lab.analysis.questions import NO_ROWS, QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.catalog import QuestionSpec, load_labs
@@ -381,22 +381,26 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
     """Print the rows of a SELECT, or of a ready question below what it asks, with kernels by their
     short names, to fit a terminal.
     """
-    sql = query_.sql if isinstance(query_, Question) else query_
-    result = query(subject.timeline(), sql, limit_s=limit_s)
+    question = query_ if isinstance(query_, Question) else None
+    if isinstance(query_, Question):
+        result = query_.answer(subject.timeline(), limit_s=limit_s)
+    else:
+        result = query(subject.timeline(), query_, limit_s=limit_s)
     if json:
         print_json(result)
         return
-    if isinstance(query_, Question):
-        say(query_.asks, style="bold")
+    if question:
+        say(question.asks, style="bold")
     if not result.rows:
-        say("No rows: the capture holds nothing of this kind.")
+        say(f"No rows: {question.without if question else NO_ROWS}.")
         return
-    render_query(result, console(), short=isinstance(query_, Question))
+    render_query(result, console(), short=question is not None)
     texts = (value for row in result.rows for value in row if isinstance(value, str))
     if fixed := describe_fixed_prices(texts):
         say(fixed)
     if result.cut:
-        note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
+        shown = f"Only the first {len(result.rows):,} rows are shown"
+        note(f"{shown}." if question else f"{shown}: add a LIMIT or a condition.")
 
 
 def full_report(subject: Subject) -> Report:

@@ -39,8 +39,8 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 def load(path: Path | str) -> Timeline:
     """Return the capture at `path`, told by what it holds and not by its name: Kineto or Chrome
-    JSON (also gzipped), an nsys report or its SQLite export (also gzipped), ncu's CSV or report; or
-    a folder: a capture of `lab profile`, or one trace per rank, which are merged.
+    JSON, an nsys report or its SQLite export, ncu's CSV (all also gzipped), ncu's report; or a
+    folder: a capture of `lab profile`, or one trace per rank, which are merged.
 
     Raises CaptureError with what to do when it cannot be read.
     """
@@ -149,7 +149,8 @@ def _read(path: Path, start: bytes) -> Timeline:
         if path.suffix == ".ncu-rep":
             return ncu.load_ncu_report(path)
         if ncu.is_ncu_csv(start):
-            return ncu.load_ncu_csv(path)
+            with _opened(path, packed=packed) as file:
+                return ncu.load_ncu_csv(file, path)
         if execution_trace.is_chakra(start, name):
             with _opened(path, packed=packed) as file:
                 return execution_trace.read_chakra(file.read(), path)

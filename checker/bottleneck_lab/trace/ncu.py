@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -87,14 +87,17 @@ def is_ncu_csv(start: bytes) -> bool:
     return text.startswith("==PROF==") or bool(_HEADER.match(text))
 
 
-def load_ncu_csv(path: Path) -> Timeline:
-    """Read what `ncu --csv` wrote, with or without `--page raw --print-units base`."""
-    if path.stat().st_size > SIZE_LIMIT_BYTES:
+def load_ncu_csv(file: IO[bytes], path: Path) -> Timeline:
+    """Read what `ncu --csv` wrote to the file of this path, with or without `--page raw
+    --print-units base`.
+    """
+    content = file.read(SIZE_LIMIT_BYTES + 1)
+    if len(content) > SIZE_LIMIT_BYTES:
         raise CaptureError(
             f"{path.name} is larger than {SIZE_LIMIT_BYTES >> 20} MB.",
             "Export fewer kernels or metrics (--launch-count, --metrics).",
         )
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = content.decode("utf-8", "replace")
     made_up = tuple(
         line[len(_SYNTHETIC) - len("synthetic") :]
         for line in text[:2000].splitlines()

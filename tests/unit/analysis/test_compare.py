@@ -95,6 +95,16 @@ def test_a_fix_is_seen_with_what_it_removed(timeline_of):
     assert list(back.findings_new) == ["input-starved"]
 
 
+def test_no_finding_is_gone_where_none_could_be_made(timeline_of):
+    """Of the other capture rows are missing, so that no detector looks at it."""
+    before, other = timeline_of("input", steps=12), observe(timeline_of("healthy", steps=12))
+    quality = msgspec.structs.replace(other.summary.quality, reliable=False)
+    summary = msgspec.structs.replace(other.summary, quality=quality)
+    lacking = replace(other, summary=summary)
+    assert compare(before, lacking).findings_gone == {}
+    assert compare(lacking, before).findings_new == {}
+
+
 def test_the_same_program_twice_is_the_same(timeline_of):
     result = compare(
         timeline_of("healthy", seed=3, steps=12), timeline_of("healthy", seed=4, steps=12)

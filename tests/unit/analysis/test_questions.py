@@ -312,6 +312,27 @@ def test_a_line_of_several_processes_is_a_sum_over_so_many(loaded):
     assert (train["processes"], train["percent"]) == (1, pytest.approx(50))
 
 
+def test_a_line_and_a_function_that_begins_there_are_two_rows(loaded):
+    """A function of one line, 500 µs each time, is recorded as itself and by its line."""
+    name = "net.py(7): forward"
+    rows = [
+        event("python_function", name, at, 500, tid=tid)
+        for at in (0, 600)
+        for tid in (1, "lines of 1")
+    ]
+    counted = {
+        (row["kind"], row["times"], row["total_ms"]) for row in answers(loaded(*rows), "lines")
+    }
+    assert counted == {("function", 2, 1.0), ("line", 2, 1.0)}
+
+
+def test_an_answer_says_when_it_has_more_rows(loaded):
+    kernels = [kernel(f"k{number}", 10 * number, 5, number) for number in range(21)]
+    assert not ask(loaded(*kernels[:20]), "top-kernels").cut
+    answer = ask(loaded(*kernels), "top-kernels")
+    assert (len(answer.rows), answer.cut) == (20, True)
+
+
 def test_a_line_is_split_by_the_operators_that_it_calls(loaded):
     """Line 7 calls two blocks in turn, of which one is a convolution inside another operator."""
     rows = [event("python_function", "net.py(7): forward", 0, 900, tid="lines of 1")]
@@ -332,6 +353,19 @@ def test_a_line_is_split_by_the_operators_that_it_calls(loaded):
         ("net.py(7): forward", "aten::layer_norm", 2, 0.14, 50, 90),
         ("net.py(9): forward", "aten::mm", 1, 0.4, 400, 400),
     ]
+
+
+def test_a_backward_is_called_where_it_begins_whatever_runs_again_inside(loaded):
+    """A node of 900 µs runs line 7 of the forward again for most of that."""
+    rows = [
+        event("python_function", "train.py(9): step", 0, 100, tid="lines of 1"),
+        event("python_function", "net.py(7): forward", 100, 700, tid="lines of 1"),
+        event("python_function", "train.py(9): step", 800, 200, tid="lines of 1"),
+        event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 50, 900),
+        event("cpu_op", "aten::mm", 110, 600),
+    ]
+    (operator,) = answers(loaded(*rows), "line-operators")
+    assert (operator["line"], operator["total_ms"]) == ("train.py(9): step", 0.9)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Reading ncu's two CSV layouts."""
 
+import gzip
 import sys
 from types import SimpleNamespace
 
@@ -42,6 +43,12 @@ def test_the_raw_page(tmp_path):
     assert "dram__bytes.sum" not in gemm.metrics
     assert (found.device.end - found.device.start).tolist() == [1500, 2000]
     assert any("time between them is not recorded" in note for note in found.notes)
+
+
+def test_a_gzipped_page_is_the_same(tmp_path):
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(RAW.encode()))
+    assert [kernel.name for kernel in load(path).counters] == ["softmax(float*)", "gemm"]
 
 
 def test_the_details_page_in_base_units(tmp_path):

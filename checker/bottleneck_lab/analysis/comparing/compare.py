@@ -115,9 +115,6 @@ def _compare(before: Side, after: Side) -> Comparison:
         calls = _calls_per_step(old), _calls_per_step(new)
         changes = [_with_calls(change, *calls) for change in changes]
     whole = changes[0]
-    findings, new_findings = (
-        {f.id: f.title for o in side for f in o.summary.findings} for side in (old, new)
-    )
     return Comparison(
         speedup=whole.ratio,
         speedup_low=whole.low,
@@ -131,8 +128,8 @@ def _compare(before: Side, after: Side) -> Comparison:
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
         reasons=_reasons(old, new),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
-        findings_gone={k: title for k, title in findings.items() if k not in new_findings},
-        findings_new={k: title for k, title in new_findings.items() if k not in findings},
+        findings_gone=_findings_alone(old, new),
+        findings_new=_findings_alone(new, old),
         differences=differences,
         unit=unit,
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
@@ -255,6 +252,17 @@ def _with_calls(
     if not old or not new or abs(old - new) <= OTHER_CALLS * max(old, new):
         return change
     return msgspec.structs.replace(change, calls=(old, new))
+
+
+def _findings_alone(side: list[Observation], other: list[Observation]) -> dict[str, str]:
+    """Return the title of each finding that only one side has, by its id; none where the other has
+    captures in which detectors find nothing, whatever happened.
+    """
+    if not all(each.summary.quality.reliable for each in other):
+        return {}
+    known = {each.id for one in other for each in one.summary.findings}
+    findings = (each for one in side for each in one.summary.findings)
+    return {each.id: each.title for each in findings if each.id not in known}
 
 
 def _waits(side: list[Observation]) -> float:

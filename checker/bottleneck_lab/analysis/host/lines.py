@@ -142,6 +142,22 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
     return names
 
 
+def calling_lines(timeline: Timeline) -> SmallInts:
+    """Return the name of the user's own line that called each operator, -1 where that was not
+    recorded. Of the backward's, inside which a checkpoint may run lines of the forward again, it is
+    the line that ran when they began.
+    """
+    operators = timeline.operators
+    lines = lines_at(timeline, operators)
+    engine = named(timeline, operators, _ENGINE)
+    return np.where(engine, _lines_at_begin(timeline), lines) if engine.any() else lines
+
+
+def _lines_at_begin(timeline: Timeline) -> SmallInts:
+    operators = timeline.operators
+    return lines_at(timeline, replace(operators, end=operators.start + 2 * CLOCKS_DIFFER_NS))
+
+
 def undone_lines(timeline: Timeline) -> SmallInts:
     """Return the name of the line of the forward that each call of the runtime undoes, -1 for calls
     of no backward and where that was not recorded.
@@ -410,14 +426,13 @@ def _charges(
     # Python of the program's own that runs in a backward has lines of its own there.
     began = np.full(len(calls.layer), -1, dtype=np.int32)
     rows = calls.rows(OPERATOR)
-    operators = timeline.operators
-    began[rows] = lines_at(timeline, replace(operators, end=operators.start + 2 * CLOCKS_DIFFER_NS))
+    began[rows] = _lines_at_begin(timeline)
     own = (backward.node >= 0) & (lines != began[backward.node])
     undone = backward.undone(own)
     traced = (undone != np.arange(len(undone))) & (lines[undone] >= 0)
     undone = np.where(traced, undone, np.arange(len(undone)))
     return _Charges(
-        lines[undone], tracks_of[undone], traced, _own_times(operators, calls, backward)
+        lines[undone], tracks_of[undone], traced, _own_times(timeline.operators, calls, backward)
     )
 
 

@@ -105,9 +105,11 @@ def overlay_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
         tables.append(take(moved, end > start))
     if not tables:
         return None
+    longer = max(ratios)
+    slowed = f", which took {longer:.1f}x as long" if longer > 1 else ""
     note = (
-        "Lines and frames of Python are from a second run, which recording them made"
-        f" {max(ratios):.1f}x as long; all times are from the first run, without frames"
+        f"Lines and frames of Python are from a second run{slowed}, and scaled to the first; all"
+        " other times are from the first run, without frames"
     )
     return replace(
         timeline,
