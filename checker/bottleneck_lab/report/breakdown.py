@@ -544,6 +544,8 @@ def describe_lines(summary: Summary, *, on_device: bool) -> str:
             by += " (backward: on the line that calls it)"
     elif summary.cpu_only:
         by = "the host's time in them"
+        if any(row.backward_ns for row in summary.lines):
+            by += " and in their backward (whose caller has that time, too)"
     else:
         by = "the host's whole time in them"
     return f"{'Your lines of Python' if exact else 'Your functions (line of definition)'}, by {by}"
@@ -567,9 +569,12 @@ def line_label(summary: Summary, row: LineRow) -> str:
     return row.line
 
 
-def describe_backward(row: LineRow) -> str:
-    """Return how much of a line's device time its backward launched; "" where that is little."""
-    share = row.backward_device_ns / max(row.device_ns, 1)
+def describe_backward(row: LineRow, ns: int, *, on_device: bool) -> str:
+    """Return how much of a line's time in `costly_lines`, of the device or the host's, is its
+    backward's; "" where that is little.
+    """
+    backward_ns = row.backward_device_ns if on_device else ns - row.host_ns
+    share = backward_ns / max(ns, 1)
     return f" ({words.format_share(share)} of it in its backward)" if share >= 0.01 else ""
 
 

@@ -262,6 +262,20 @@ def test_a_line_says_how_much_of_its_device_time_is_its_backward(draw):
     assert "of it by their backward" in str(lines_table(summary))
 
 
+def test_on_a_cpu_a_line_says_how_much_of_the_host_s_time_is_its_backward(draw):
+    summary = msgspec.structs.replace(summarise(made_up_capture.capture()), cpu_only=True)
+    half = summary.wall_ns // 2
+    lines = [
+        LineRow("a.py(2): f", 1, half // 4, 0, exact=True, backward_ns=half - half // 4),
+        LineRow("train.py(9): step", 1, half, 0, exact=True),
+    ]
+    summary = msgspec.structs.replace(summary, lines=lines)
+    _, listed = draw(render_summary, summary).split("Your lines of Python")
+    assert "their backward (whose caller has that time, too)" in " ".join(listed.split())
+    assert "a.py(2): f (75% of it in its backward)\n" in listed
+    assert "train.py(9): step\n" in listed
+
+
 @pytest.mark.parametrize(("busy_share", "first"), [(0.1, "slow.py(1): f"), (0.9, "big.py(2): f")])
 def test_lines_are_listed_by_the_time_that_matters(busy_share, first):
     """A line that the host is slow in, and one that launches long work."""

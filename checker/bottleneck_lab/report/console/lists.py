@@ -284,7 +284,7 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         sheet.heading(describe_lines(summary, on_device=on_device))
     for ns, row in rows[:TOP]:
         code = summary.code.get(row.line, "")
-        name = line_label(summary, row) + (describe_backward(row) if on_device else "")
+        name = line_label(summary, row) + describe_backward(row, ns, on_device=on_device)
         sheet.ranked(name, ns / wall, words.format_duration(ns), code)
     rest = time_of_other_lines(summary, rows[:TOP]) if on_device and rows else 0
     if rest:
