@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.catalog import QuestionSpec, find_lab
+from bottleneck_lab.catalog import QuestionSpec, find_lab, load_course
 from bottleneck_lab.commands.asking import ask_question, show_question
 from bottleneck_lab.commands.ui import STYLES, Answers, Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
@@ -37,7 +37,7 @@ EXAMPLE = "lab case --level 1"
 def command(
     answer: Answers = None,
     level: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--level",
             metavar="N",
@@ -97,7 +97,7 @@ def command(
     given = _read_answers(answer) if answer else {}
     drawn, fresh = draw_case(
         Path.cwd(),
-        level=level,
+        level=None if level is None else _read_level(level),
         lab=find_lab(lab) if lab else None,
         set_name=set_,
         limit_s=60.0 * (timed or 0.0),
@@ -115,9 +115,24 @@ def command(
         _show_case(drawn, fresh=fresh, json=json)
         if not fresh and (level is not None or lab or set_ or timed):
             note("This case was open already; answer it first, or put it away with --skip.")
+        if fresh and any(each.past and each.name == drawn.name for each in load_drawn()):
+            every = "every case that fits; this one comes again"
+            note(f"You have answered {'this case before' if set_ else every}.")
         return
     graded = answer_case(drawn, given)
     _show_grade(drawn, graded, given, json=json)
+
+
+def _read_level(text: str) -> int:
+    """Return a level by its number, or by the name of the labs' stage. Raises UsageError for
+    neither.
+    """
+    stages = [stage.name for stage in load_course().stages]
+    if text in stages:
+        return stages.index(text) + 1
+    if not text.isdecimal():
+        raise UsageError(f"'{text}' is no level.", "The levels are 1 to 3.")
+    return int(text)
 
 
 def _read_answers(texts: list[str]) -> dict[str, Answer]:

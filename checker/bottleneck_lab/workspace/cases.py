@@ -162,7 +162,8 @@ def draw(
     set_name: str = "",
     limit_s: float = 0.0,
 ) -> DrawnCase:
-    """Draw a case that this learner has met least often, and copy it to `parent`/cases/<number>.
+    """Draw a case that this learner has answered least often, and of these met least often, and
+    copy it to `parent`/cases/<number>.
 
     The first one is of the easiest level, unless another is asked for. With `lab`, it is one of
     that lab's cases.
@@ -227,10 +228,11 @@ def _next_of_set(name: str, members: list[Case], drawn: list[DrawnCase]) -> Case
 
 
 def _least_met(cases: list[Case], drawn: list[DrawnCase]) -> list[Case]:
-    """Return the cases that were drawn least often."""
+    """Return the cases that were answered least often, and of these were drawn least often."""
     times = Counter(case.name for case in drawn)
-    fewest = min(times[case.name] for case in cases)
-    return [case for case in cases if times[case.name] == fewest]
+    answers = Counter(case.name for case in drawn if case.past)
+    fewest = min((answers[case.name], times[case.name]) for case in cases)
+    return [case for case in cases if (answers[case.name], times[case.name]) == fewest]
 
 
 def copy_files(drawn: DrawnCase) -> None:

@@ -74,6 +74,8 @@ def test_none_is_an_answer_where_no_line_has_to_change():
     assert not wrong
     grade = grade_case(HEALTHY, answers, SHOWN)[2]
     assert (grade.holds, grade.sentence) == (True, "No line of the program has to change.")
+    grade = grade_case(CASE, answers, SHOWN)[2]
+    assert grade.sentence == "You answered none; the cause is about lines 30 and 31."
     _, (zero, word) = parse_answers(QUESTIONS, ["line=0", "line=no"])
     assert zero == "line: Write a number above 0 or none, not 0."
     assert word == "line: Write a plain number or none, without quotes or units."
@@ -126,7 +128,11 @@ def test_what_the_questions_rule_gives_for_the_share_is_a_right_gain(share, gain
     [
         (30.0, "with the fix it ran 31.00x as fast."),
         (6.0, "with the cause gone altogether it ran 6.30x as fast."),
-        (9.0, "Amdahl's law gives 8.33x for the share of 88.0%."),
+        (
+            9.0,
+            "Amdahl's law gives 8.33x for the share of 88.0%. The fix ran 31.00x as fast: it also"
+            " saves other time.",
+        ),
     ],
 )
 def test_a_grade_names_the_figure_that_it_goes_by(gain: float, sentence: str):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.course.cases import answer_case, standing
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import PastCase
@@ -142,6 +143,15 @@ def test_a_case_put_away_is_drawn_again_after_all_others(folder: Path):
     cases.skip()
     others = sum(case.level == 1 for case in cases.load_library().cases) - 1
     assert put_away.name not in {draw(folder, level=1).name for _ in range(others)}
+
+
+def test_an_answered_case_is_drawn_again_after_one_that_was_put_away_often(folder: Path):
+    lab = find_lab("stuttering-tagger")
+    fitting = [each for each in lab.spec.cases if cases.find_case(each).level == 1]
+    answered = {draw(folder, level=1, lab=lab).name for _ in fitting[1:]}
+    for _ in range(3):
+        assert cases.draw(folder, random.Random(1), level=1, lab=lab).name not in answered
+        cases.skip()
 
 
 def test_a_member_of_a_set_that_was_put_away_comes_last(folder: Path):
