@@ -293,7 +293,7 @@ def _unjudged(workspace: Workspace) -> set[str]:
 def _found_wrong(workspace: Workspace) -> dict[str, str]:
     """Return the answers in diagnosis.toml that the last check found wrong, with its sentences.
 
-    What was wrong only because it rests on a choice that has changed since is not among them, nor
+    What rests on a choice that has changed since is not among them, nor
     what quotes an answer to another question that has, or that is wrong itself, nor what names
     another question that has been answered anew.
     """
@@ -315,20 +315,10 @@ def _found_wrong(workspace: Workspace) -> dict[str, str]:
     }
     changed = [id_ for id_, answer in checked.items() if now.get(id_) != answer]
     rests_on = {question.id: question.follows for question in workspace.lab.spec.questions}
-    results = {each.id: each for each in attempts[-1].verdict.criteria}
-
-    def is_open(id_: str) -> bool:
-        choice = rests_on.get(id_)
-        return (
-            choice in results
-            and results[choice].holds is False
-            and now.get(choice) != checked.get(choice)
-        )
-
     return {
         id_: f"Check {attempts[-1].number}: {sentence}"
         for id_, sentence in faults
-        if not is_open(id_)
+        if rests_on.get(id_) not in changed
         and not any(
             answer in sentence and answer != checked.get(id_)
             for other, answer in unsettled.items()

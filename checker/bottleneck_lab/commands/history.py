@@ -235,13 +235,18 @@ def _is_gain(verdict: Verdict, result: CriterionResult) -> bool:
 
 
 def _wrong_results(verdict: Verdict) -> list[str]:
-    """Return what was wrong with each result that is right or wrong: its sentence goes on after the
-    criterion's own text.
+    """Return what was wrong with each result that is right or wrong, as a clause: its sentence goes
+    on after the criterion's own text.
     """
-    return [
+    faults = [
         each.sentence.partition(". ")[2].rstrip(".")
         for each in verdict.criteria
         if each.kind == "correctness" and each.holds is False and each.value is None
+    ]
+    # `NaN` and the like keep their capitals.
+    return [
+        fault[:1].lower() + fault[1:] if fault.split()[0][1:].islower() else fault
+        for fault in faults
     ]
 
 

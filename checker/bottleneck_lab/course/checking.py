@@ -26,6 +26,7 @@ from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
 from bottleneck_lab.measure.verifier import check_lab, without_answers
+from bottleneck_lab.report.verdict_words import mark_of
 from bottleneck_lab.wording import list_files
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import Record, load_record, questions_of
@@ -212,8 +213,12 @@ def _with_diagnosis(
         " and only your own capture can answer it."
     )
     notes = [note, *verdict.notes] if left_out else verdict.notes
-    if learner.commitments and needs_capture(answers.questions):
-        capture = compared_with(workspace, learner.commitments[-1].capture)
+    read = {question.id for question in answers.questions if question.reads_capture}
+    if learner.commitments and read:
+        judged = any(
+            mark_of(each) in ("right", "wrong") for each in verdict.criteria if each.id in read
+        )
+        capture = compared_with(workspace, learner.commitments[-1].capture) if judged else ""
         before = earlier[-1].verdict.notes if earlier else []
         notes = with_comparison(notes, capture, before)
     return msgspec.structs.replace(verdict, diagnosis=standing, notes=notes)

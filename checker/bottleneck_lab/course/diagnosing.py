@@ -115,16 +115,18 @@ def commit_answers(workspace: Workspace, record: Record) -> Record:
 
 def judged_answers(workspace: Workspace, answers: Mapping[str, Any]) -> dict[str, bool]:
     """Return the answers that the latest check which graded them found right or wrong, by question.
-    One that has changed since is not judged.
+    One that has changed since is not judged, nor is one whose choice has.
     """
     judged: dict[str, bool] = {}
+    choices = {question.id: question.follows for question in workspace.lab.spec.questions}
     for attempt in load_attempts(workspace):
         checked = load_answers(attempt.submission)
         for result in attempt.verdict.criteria:
             if result.kind == "diagnosis" and result.holds is not None:
                 judged.pop(result.id, None)
-                answer = checked.get(result.id)
-                if is_given(answer) and answer == answers.get(result.id):
+                rests_on = [result.id, choices.get(result.id) or result.id]
+                same = all(checked.get(id_) == answers.get(id_) for id_ in rests_on)
+                if same and is_given(checked.get(result.id)):
                     judged[result.id] = result.holds
     return judged
 

@@ -280,8 +280,8 @@ NOT_JUDGED = "diagnosis not judged yet"
 
 
 def describe_standing(verdict: Verdict) -> str:
-    """State what the learner's diagnosis is worth, in a few words: how the first one did, how often
-    the learner has answered, and if the answers are right now. Empty if nothing is known about it.
+    """State what the learner's diagnosis is worth, in a few words: how the first one did, and if
+    corrected answers are right now. Empty if nothing is known about it.
     """
     standing, wrong = verdict.diagnosis, wrong_answers(verdict)
     if standing is None:
@@ -309,29 +309,31 @@ def describe_standing(verdict: Verdict) -> str:
     evidence = ""
     then = " at first" if standing.corrections else ""
     if standing.missed:
-        evidence = f", {' and '.join(standing.missed)} wrong{then}"
-    elif standing.measured is False:
+        missed = [each for each in standing.missed if standing.named or not _follows(verdict, each)]
+        evidence = f", {' and '.join(missed)} wrong{then}" if missed else ""
+    elif standing.named and standing.measured is False:
         evidence = f", another answer was wrong{then}"
     return f"{named} on the first try{hints}{evidence}{answered}"
 
 
+def _follows(verdict: Verdict, id_: str) -> bool:
+    """Return True if an answer is not judged where the cause is wrong."""
+    lab = recorded_lab(verdict.lab)
+    return any(each.id == id_ and each.follows for each in lab.spec.questions) if lab else False
+
+
 def _describe_answering(verdict: Verdict, standing: Standing, wrong: int) -> str:
-    """State how often the learner has answered, where it was more than once, and how that ended in
-    this check if it judged the answers; after a comma.
+    """State how the answers stand in this check, where they were corrected and it judged them;
+    after a comma.
     """
-    if not standing.corrections:
+    if not standing.corrections or standing.named is None:
         return ""
-    times = "twice" if standing.corrections == 1 else f"{standing.corrections + 1} times"
-    marks = [mark_of(each) for each in verdict.criteria if each.kind == "diagnosis"]
     if wrong:
-        now = f", {counted(wrong, 'answer')} still wrong" if standing.named is not None else ""
-    elif standing.named and standing.measured is not False:
-        now = ""  # they were right from the first
-    elif "right" in marks:
-        now = ", right the last time"
-    else:
-        now = ""
-    return f", answered {times}{now}"
+        return f", {counted(wrong, 'answer')} wrong now"
+    if standing.named and standing.measured is not False:
+        return ""  # they were right from the first
+    marks = [mark_of(each) for each in verdict.criteria if each.kind == "diagnosis"]
+    return ", corrected since" if "right" in marks else ""
 
 
 def asks_for_cause(verdict: Verdict) -> bool:

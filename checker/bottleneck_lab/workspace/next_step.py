@@ -404,7 +404,7 @@ def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
     runs = lab.spec.evidence == "run"
     if is_checked:
         then = "`lab run` shows what each change brings." if runs else "Then run `lab check`."
-        return _edit(lab, f"First mend what the ✗ names. {then}")
+        return _edit(lab, f"First mend what the check says is wrong. {then}")
     if records_itself(workspace) and not capture_of(workspace, lab.code_hash(workspace.root)):
         return NextStep("lab profile", "Your code has changed: see what it records now.")
     if _records_too_little(workspace):

@@ -19,13 +19,14 @@ from bottleneck_lab.commands import asking
 from bottleneck_lab.commands import diagnose as diagnosing
 from bottleneck_lab.commands import report as reporting
 from bottleneck_lab.commands.asking import confirm_first_diagnosis
+from bottleneck_lab.course import checking
 from bottleneck_lab.course.captures import compared_with
 from bottleneck_lab.course.checking import with_comparison
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
-from bottleneck_lab.workspace.attempts import record, submission
+from bottleneck_lab.grading.verdict import CriterionResult, Graded, Outcome, Verdict
+from bottleneck_lab.workspace.attempts import load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import (
     Record,
     load_record,
@@ -39,6 +40,7 @@ from bottleneck_lab.workspace.progress import load_progress
 from bottleneck_lab.workspace.start import start_workspace
 
 TRACE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-input.json.gz"
+RESTS = "not judged, because your `cause` is wrong."
 ANSWERS = ["cause=1", "evidence=0.6", "where=10-20 ms", "predicted_gain=2"]
 
 
@@ -249,6 +251,17 @@ def test_a_verdict_names_the_capture_that_answers_were_compared_with(workspace):
     assert after == shipped_note(2)
 
 
+@pytest.mark.parametrize(("why", "compared"), [("60%.", True), (RESTS, False)])
+def test_no_capture_is_named_where_no_answer_was_compared_with_it(workspace, why, compared):
+    diagnose(*ANSWERS)
+    leave_check(workspace, evidence=why)
+    verdict, questions = load_attempts(workspace)[-1].verdict, workspace.lab.spec.questions
+    answers = checking._Answers(questions, {}, Graded(verdict.criteria, None))
+    learner = load_record(workspace)
+    noted = checking._with_diagnosis(workspace, learner, [], workspace.root, verdict, answers)
+    assert bool(noted.notes) is compared
+
+
 def shipped_note(number: int) -> list[str]:
     return [f"Answers were compared with the capture 000{number}-torch, of the shipped code."]
 
@@ -298,13 +311,14 @@ def test_answers_that_a_check_found_right_are_marked_with_its_figures(workspace)
     done = " ".join(diagnose().output.split())
     assert "These answers are committed, and a check found them right." in done
     assert "says whether" not in done
-    assert "✓ Check 1:" not in diagnose("evidence=0.5").output
+    assert "✓ Check 1: 60%" not in diagnose("evidence=0.5").output
+    assert "✓" in diagnose("evidence=0.6").output
+    assert "✓" not in diagnose("cause=rows").output, "evidence and stretch are of another cause"
 
 
 def test_what_rested_on_a_wrong_choice_is_open_once_that_is_corrected(workspace):
     diagnose(*ANSWERS)
-    rests = "not judged, because your `cause` is wrong."
-    leave_check(workspace, cause="'1' does not fit.", evidence=rests)
+    leave_check(workspace, cause="'1' does not fit.", evidence=RESTS)
     shown = " ".join(diagnose().output.split())
     assert "✗ Check 1: '1' does not fit." in shown
     assert "– Check 1: not judged, because your `cause` is wrong." in shown

@@ -345,10 +345,10 @@ def test_a_lab_that_asks_for_no_cause_gets_no_praise_for_one():
 
 def test_an_answer_that_a_check_found_wrong_is_judged():
     first = replace(made_up.slow(), criteria=[], diagnosis=Standing(None, corrections=1))
-    assert verdict_words.describe_standing(first) == "diagnosis not judged yet, answered twice"
+    assert verdict_words.describe_standing(first) == "diagnosis not judged yet"
     missed = CriterionResult("evidence", "diagnosis", False, "evidence: no.")
     judged = replace(first, criteria=[missed])
-    assert verdict_words.describe_standing(judged) == "1 answer wrong, answered twice"
+    assert verdict_words.describe_standing(judged) == "1 answer wrong"
 
 
 def test_work_that_ran_out_of_time_before_it_was_judged_is_not_called_correct():
@@ -378,27 +378,34 @@ def test_where_results_are_what_a_lab_is_about_the_heading_names_the_first_that_
 
 
 def test_the_answers_that_were_wrong_are_named():
-    misread = Standing(False, measured=False, missed=["evidence", "where"])
+    misread = Standing(True, measured=False, missed=["evidence", "where"])
     verdict = replace(made_up.slow(), criteria=[], diagnosis=misread)
     assert verdict_words.describe_standing(verdict) == (
-        "cause not named on the first try, evidence and where wrong"
+        "cause named on the first try, evidence and where wrong"
     )
     corrected = replace(verdict, diagnosis=replace(misread, corrections=2))
     assert verdict_words.describe_standing(corrected) == (
-        "cause not named on the first try, evidence and where wrong at first, answered 3 times"
+        "cause named on the first try, evidence and where wrong at first"
     )
+
+
+def test_an_answer_that_was_not_judged_is_not_named_as_wrong():
+    rested = Standing(False, measured=False, missed=["evidence", "where"], corrections=1)
+    verdict = replace(made_up.slow(), lab="stuttering-tagger", criteria=[], diagnosis=rested)
+    assert verdict_words.describe_standing(verdict) == "cause not named on the first try"
 
 
 @pytest.mark.parametrize(
     ("standing", "holds", "ending"),
     [
-        (Standing(False, corrections=1), True, ", answered twice, right the last time"),
-        (Standing(False, corrections=2), False, ", answered 3 times, 1 answer still wrong"),
-        (Standing(True, measured=True, corrections=1), True, "first try, answered twice"),
+        (Standing(False, corrections=1), True, "first try, corrected since"),
+        (Standing(False, corrections=2), False, "first try, 1 answer wrong now"),
+        (Standing(True, measured=True, corrections=2), False, "first try, 1 answer wrong now"),
+        (Standing(True, measured=True, corrections=1), True, "first try"),
         (Standing(False), True, "cause not named on the first try"),
     ],
 )
-def test_a_standing_says_how_often_was_answered_and_how_that_ended(standing, holds, ending):
+def test_a_standing_says_how_corrected_answers_are_now(standing, holds, ending):
     answer = CriterionResult("cause", "diagnosis", holds, "cause: …")
     verdict = replace(made_up.slow(), criteria=[answer], diagnosis=standing)
     assert verdict_words.describe_standing(verdict).endswith(ending)

@@ -900,6 +900,10 @@ class TestNextStep:
         with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
             record(workspace, msgspec.structs.replace(verdict, submission_hash=code), folder)
         assert self.next(workspace) == "edit work.py"
+        step = next_step.next_here(
+            workspace, load_attempts(workspace), load_record(workspace), {}, progress.Progress()
+        )
+        assert "✗" not in step.why, "the verdict is not on the screen of every command"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab check"
 
