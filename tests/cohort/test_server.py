@@ -180,7 +180,7 @@ def test_a_verdict_says_on_a_page_what_it_says_in_the_terminal():
     assert "The target lies in that range" in text
     assert "waits – not judged – –" in text
     assert "Predicted 2.5x; the gain was between 1.60x and 3.20x, undecided." in text
-    assert "on the first try with 2 hints, evidence wrong at first, answered twice." in text
+    assert "on the first try with 2 hints, evidence wrong at first." in text
 
 
 def test_a_form_states_the_rule_for_a_stretch_before_it_is_answered():
