@@ -806,11 +806,14 @@ RARE = {
 def test_one_wrong_step_in_fifty_is_seen(tmp_path):
     """The first run of a check trains a small model for many steps, and every rank's parameters are
     compared in each.
-    The step that is named is the first that differs: all before it are right.
+    The step that is named is the first that differs: all before it are right. The reference trains
+    on all micro-batches of a step at once, as a single rank.
     """
+    import torch
+
     many = Secret(51, 3)
 
-    def run(script: Path, folder: Path):
+    def run(script: Path, folder: Path, *, as_one: bool = False):
         with (
             Janitor() as janitor,
             crew(
@@ -821,11 +824,16 @@ def test_one_wrong_step_in_fifty_is_seen(tmp_path):
                 folder / "scratch",
                 janitor,
                 many_steps=True,
+                as_one=as_one,
             ) as ranks,
         ):
+            assert torch.get_num_threads() == 1  # more would only wait beside the ranks
             return ranks.run(many)
 
-    reference = run(SHIPPED, tmp_path / "reference")
+    threads = torch.get_num_threads()
+    reference = run(SHIPPED, tmp_path / "reference", as_one=True)
+    assert (reference.world, torch.get_num_threads()) == (1, threads)
+    assert same_training(run(SOLUTION, tmp_path / "right"), reference) is None
     for name, (fault, words) in RARE.items():
         script = tmp_path / f"{name}.py"
         script.write_text(

@@ -450,6 +450,18 @@ def test_a_script_as_it_was_shipped_runs_once_and_any_other_beside_it(
     assert (theirs, shipped) == ({8: "learner"}, {8: crews[0]})
 
 
+@pytest.mark.parametrize(("role", "as_one"), [("reference", True), ("learner", False)])
+def test_only_the_shipped_script_trains_its_many_steps_as_one_rank(role, as_one, monkeypatch):
+    made = []
+    monkeypatch.setattr(virtual, "crew", lambda *_, **options: made.append(options))
+    janitor = SimpleNamespace(folder=LAB)
+    context = SimpleNamespace(
+        lab=find_lab("ddp-scaling"), submission=LAB, pristine=lambda: LAB, janitor=janitor
+    )
+    virtual._crew(context, role, [], many_steps=True)
+    assert made == [{"many_steps": True, "as_one": as_one}]
+
+
 MODULES = [SimpleNamespace(name="wide", elements=1000), SimpleNamespace(name="narrow", elements=10)]
 
 

@@ -20,11 +20,13 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
     load_costs,
 )
 from bottleneck_lab.measure.kinds.data_parallel.fabric.server import FabricServer
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.as_one import normalise_apart
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
 from bottleneck_lab.measure.kinds.data_parallel.protocol import BATCH
 from bottleneck_lab.measure.kinds.data_parallel.session import Secret
 
 ROOT = Path(__file__).parents[3]
+LAB = ROOT / "labs" / "ddp-scaling"
 EXAMPLE = ROOT / "docs" / "example-data-parallel" / "labs" / "pump-fleet"
 
 
@@ -65,9 +67,64 @@ def test_samples_have_the_lab_s_shape_and_reach_a_rank_as_they_were_drawn(tokens
     assert [Client.micro_batch(rank, got.double()) for got, _ in reversed(micro_batches)] == [1, 0]
 
 
+MIXED = """
+
+def make_small_model():
+    model = make_model(width=64)
+    model.insert(2, {layer})
+    return model
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "fits"),
+    [
+        ("nn.BatchNorm1d(64, affine=False)", True),
+        ("nn.Dropout()", False),
+        ("nn.Softmax(dim=0)", False),
+    ],
+)
+def test_micro_batches_must_go_through_a_lab_s_model_apart(layer, fits, tmp_path):
+    folder = shutil.copytree(EXAMPLE, tmp_path / "lab")
+    (folder / "recipe.py").write_text(
+        (folder / "recipe.py").read_text() + MIXED.format(layer=layer)
+    )
+    lab = SimpleNamespace(path=folder, spec=SimpleNamespace(devices={"virtual": None}))
+    mixed = [problem for problem in table_rules.problems(lab) if "batch norms" in problem]
+    assert len(mixed) == (not fits)
+
+
+def test_all_micro_batches_as_one_have_the_mean_of_their_gradients():
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from bottleneck_lab.measure.kinds.data_parallel.child import open_gates
+
+    costs, ranks, secret = load_costs(LAB).of_small_model(), 2, Secret(1, 7)
+    micro_batches = ranks * costs.micro_batches
+    model = runpy.run_path(str(LAB / "recipe.py"))["make_small_model"]().double()
+    open_gates(model)
+    parameters = list(model.parameters())
+
+    def gradient(samples, labels):
+        loss = cross_entropy(model(torch.tensor(samples).double()), torch.tensor(labels))
+        return torch.cat([one.flatten() for one in torch.autograd.grad(loss, parameters)])
+
+    apart = [
+        gradient(*micro_batch)
+        for rank in range(ranks)
+        for micro_batch in zip(*secret.batch(costs, 0, rank), strict=True)
+    ]
+    (samples,), (labels,) = secret.batch_as_one(costs, ranks, 0, 0)
+    assert (len(apart), len(samples)) == (micro_batches, micro_batches * costs.stand_in.samples)
+    normalise_apart(model, micro_batches)
+    torch.testing.assert_close(gradient(samples, labels), sum(apart) / micro_batches)
+    assert secret.batch_as_one(costs, ranks, 1, 0) is None
+
+
 @pytest.mark.parametrize(
     ("lab", "make"),
-    [(ROOT / "labs" / "ddp-scaling", "make_small_model"), (EXAMPLE, "make_model")],
+    [(LAB, "make_small_model"), (EXAMPLE, "make_model")],
     ids=["ddp-scaling", "pump-fleet"],
 )
 def test_rounding_makes_no_gradient_of_a_lab_s_model_jump(lab, make):

@@ -98,6 +98,7 @@ def _crew(
         context.janitor.folder / f"{role}-ranks",
         context.janitor,
         many_steps=many_steps,
+        as_one=many_steps and role == "reference",
     )
 
 

@@ -27,6 +27,7 @@ from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-d
 from torch.nn.parallel import DistributedDataParallel
 
 from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.as_one import normalise_apart
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.isolation import (
     leave_others,
@@ -66,7 +67,8 @@ ranks run.
 class RankJob(msgspec.Struct, frozen=True):
     """The worker's options: sockets by run and rank, memory by rank, the line on which a byte
     starts each run, and the script's folder. The first run trains the recipe's small model if
-    `many_steps`, and compares the parameters of every step.
+    `many_steps`, and compares the parameters of every step. If `parts` is
+    not 0, it has one rank, whose micro-batches are made of so many.
 
     `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
     """
@@ -76,6 +78,7 @@ class RankJob(msgspec.Struct, frozen=True):
     result: int
     go: int
     many_steps: bool
+    parts: int
     folder: str
     entry: str
     apart: bool
@@ -113,6 +116,8 @@ def train(
         dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
         if job.many_steps and sockets is job.sockets[0]:
             client.trained_with = torch.zeros(sum(part.numel() for part in model.parameters()))
+            # To prepare a convolution of a few small samples for oneDNN costs more than to run it.
+            torch.backends.mkldnn.set_flags(bool(job.parts))  # type: ignore[no-untyped-call]  # torch has no types
         watch_modules(model, client, watch)
         if rank == 0:
             client.place(model)
@@ -246,6 +251,8 @@ def main() -> None:
         models[0] = recipe.make_small_model()
     for model in models:
         open_gates(model)
+    if job.parts:
+        normalise_apart(models[0], job.parts)
     gc.freeze()  # forked ranks share these pages as long as nobody touches them
     children: list[int] = []
     for sockets, model in zip(job.sockets, models, strict=True):

@@ -45,7 +45,7 @@ STEP_TOLERANCE, MOST_STEP_TOLERANCE = 0.1, 1.0
 of it or of a usual one. All parameters together: the first; right work and bfloat16 come to 0.002
 at most, gradients of the step before to 0.44 in most steps. A module's: the first and ten times the
 script's usual distance, but at most the second, since gradients may nearly cancel between ranks.
-In a smooth model, bfloat16 comes to 0.003, a step without a module's gradient to 0.3 and more.
+In a smooth model, bfloat16 comes to 0.005, a step without a module's gradient to 0.3 and more.
 """
 
 

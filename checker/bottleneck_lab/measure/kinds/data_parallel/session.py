@@ -93,6 +93,17 @@ class Secret:
             samples = rng.standard_normal(shape, dtype=np.float32)
         return samples, rng.integers(costs.classes, size=batch, dtype=np.int64)
 
+    def batch_as_one(
+        self, costs: CostTable, ranks: int, step: int, _: int
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+        """Return the batches of all ranks as the single micro-batch of one, rank by rank."""
+        batches = [self.batch(costs, step, rank) for rank in range(ranks)]
+        drawn = [batch for batch in batches if batch is not None]
+        if not drawn:
+            return None
+        samples, labels = (np.concatenate(each) for each in zip(*drawn, strict=True))
+        return samples.reshape(1, -1, *costs.stand_in.shape), labels.reshape(1, -1)
+
     def factor(self, step: int, micro_batch: int, module: int) -> float:
         """Return the factor for the gradient of a module's output, the same on every rank and for
         every script under comparison.
@@ -136,9 +147,9 @@ class _Shared:
         arenas, result = [arena() for _ in range(max(worlds))], arena(others_write=False)
         return cls(runs, arenas, result, pair(), many_steps)
 
-    def job(self, folder: Path, entry: str) -> dict[str, Any]:
-        """Return the worker's `RankJob`: descriptors by their numbers, and where the script
-        lies.
+    def job(self, folder: Path, entry: str, parts: int) -> dict[str, Any]:
+        """Return the worker's `RankJob`: descriptors by their numbers, where the script lies, and
+        of how many micro-batches a single one of the first run is made, if not of one.
         """
         return {
             "sockets": [[theirs.fileno() for _, theirs in run] for run in self.runs],
@@ -146,6 +157,7 @@ class _Shared:
             "result": self.result.fd,
             "go": self.go[1].fileno(),
             "many_steps": self.many_steps,
+            "parts": parts,
             "folder": str(folder),
             "entry": entry,
             "apart": lets_ranks_part(),
@@ -161,14 +173,16 @@ class _Shared:
 class Crew:
     """A worker that has torch imported, and forks the ranks of one run after the other from it."""
 
-    def __init__(self, shared: _Shared, worker: Worker, costs: CostTable) -> None:
+    def __init__(self, shared: _Shared, worker: Worker, costs: CostTable, as_one: int) -> None:
+        """`as_one`: the ranks whose samples the first run's only rank gets; 0: each its own."""
         self.isolation = {**worker.isolation, "ranks": _APART if lets_ranks_part() else _TOGETHER}
         self._shared = shared
         self._worker = worker
         tables = [costs] * len(shared.runs)
         if shared.many_steps:
             tables[0] = costs.of_small_model()
-        self._runs = zip(shared.runs, tables, strict=True)
+        together = [as_one, *[0] * (len(shared.runs) - 1)]
+        self._runs = zip(shared.runs, tables, together, strict=True)
 
     def run(
         self, secret: Secret, progress: Callable[[float], None] = lambda _share: None
@@ -179,7 +193,10 @@ class Crew:
         finish because other programs had the cores, VerifierFault when no rank was forked.
         """
         # Sockets are of one run: what an earlier run's ranks left in theirs cannot be read here.
-        pairs, costs = next(self._runs)
+        pairs, costs, as_one = next(self._runs)
+        drawn = (
+            partial(secret.batch_as_one, costs, as_one) if as_one else partial(secret.batch, costs)
+        )
         links = [
             (ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)
         ]
@@ -188,7 +205,7 @@ class Crew:
             self._shared.result,
             costs,
             load_fabric(),
-            partial(secret.batch, costs),
+            drawn,
             secret.factor,
             dry_after=WARMUP_STEPS if secret.recorded else 0,
         )
@@ -246,18 +263,22 @@ def crew(
     janitor: Janitor,
     *,
     many_steps: bool = False,
+    as_one: bool = False,
 ) -> Iterator[Crew]:
     """Start a crew for the script in `folder`, for one run on each of `worlds` ranks in this order;
-    the first one with the small model, if it is of `many_steps`. On leaving, every process is ended
-    and every descriptor closed.
+    the first one with the small model, if it is of `many_steps`, and with `as_one` on a single rank
+    that trains on the samples of all. On leaving, every process is ended and every descriptor
+    closed.
     """
+    together = worlds[0] if as_one else 0
     scratch.mkdir(parents=True)
     shutil.copytree(folder, scratch / "code")
     with contextlib.ExitStack() as stack:
         # Only what is used of it takes memory: room for each rank's copy of the model.
         size = 4 * costs.elements * max(worlds) + _SPARE_BYTES
-        shared = _Shared.create(stack, worlds, size, many_steps=many_steps)
-        job = shared.job(scratch / "code", entry)
+        ranks = [1, *worlds[1:]] if as_one else worlds
+        shared = _Shared.create(stack, ranks, size, many_steps=many_steps)
+        job = shared.job(scratch / "code", entry, together * costs.micro_batches)
         worker = Worker(
             python_module(
                 "bottleneck_lab.measure.kinds.data_parallel.child",
@@ -274,8 +295,11 @@ def crew(
         stack.callback(worker.end)
         shared.close_theirs()
         # The fabric reduces with it. Now, while the worker is importing it, too.
-        import_module("torch")
-        yield Crew(shared, worker, costs)
+        torch = import_module("torch")
+        # Beside ranks that compute, a second thread is mostly waited for, at full speed.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        yield Crew(shared, worker, costs, together)
 
 
 def with_last_words(violation: Violation, log: str) -> Violation:

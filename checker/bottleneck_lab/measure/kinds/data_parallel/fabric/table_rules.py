@@ -33,6 +33,38 @@ def problems(lab: Lab) -> Iterator[str]:
         small = made["make_small_model"]()
         problems = _of_another_model(costs.of_small_model(), small)
         yield from (f"{file}: `small`: {problem}" for problem in problems)
+    if _mixes_micro_batches(
+        costs.of_small_model(), made.get("make_small_model", made["make_model"])()
+    ):
+        yield (
+            f"{recipe}: a micro-batch's outputs must depend neither on chance nor on what else is"
+            " in a pass. Only batch norms may take samples together."
+        )
+
+
+def _mixes_micro_batches(costs: CostTable, model: Any) -> bool:
+    """Return True if two micro-batches in one pass give other outputs than each in its own."""
+    import torch
+
+    from bottleneck_lab.measure.kinds.data_parallel.in_rank.as_one import normalise_apart
+
+    outputs: list[Any] = []
+    for module in model.modules():
+        if next(module.parameters(recurse=False), None) is not None:
+            module.register_forward_hook(lambda *given: outputs.append(given[2]))
+    shape = (2, costs.stand_in.samples, *costs.stand_in.shape)
+    samples = torch.randint(costs.tokens, shape) if costs.tokens else torch.randn(shape)
+    with torch.no_grad():
+        for one in samples:
+            model(one)
+        normalise_apart(model, 2)
+        model(samples.flatten(0, 1))
+    passes = len(outputs) // 3
+    first, second, both = outputs[:passes], outputs[passes:-passes], outputs[-passes:]
+    return not all(
+        torch.allclose(torch.cat(apart), together, rtol=0, atol=1e-3 * float(together.abs().max()))
+        for *apart, together in zip(first, second, both, strict=True)
+    )
 
 
 def _of_another_model(costs: CostTable, model: Any) -> Iterator[str]:

@@ -134,12 +134,6 @@ class Client:
             memory.copy_(parameter)
         return sum(parameter.numel() for parameter in parameters)
 
-    def keep(self, parameters: Sequence[torch.Tensor], start: int) -> None:
-        """Keep these parameters, which a forward has just used, from number `start` on."""
-        if self.trained_with is not None:
-            flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-            self.trained_with[start : start + flat.numel()] = flat
-
     def updated(self) -> None:
         """Report an update, and before it what the step trained with, if that is compared."""
         if self.trained_with is not None:

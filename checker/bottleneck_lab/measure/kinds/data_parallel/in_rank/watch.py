@@ -151,7 +151,7 @@ def watch_modules(model: nn.Module, client: Client, watch: HostWatch) -> None:
         if next(module.parameters(recurse=False), None) is not None
     ]
     if client.trained_with is not None:
-        _keep_parameters(owners, client)
+        _keep_parameters(owners, client.trained_with)
         return
     for module in {model, *owners}:
         module.register_forward_pre_hook(begins, with_kwargs=True)
@@ -171,13 +171,19 @@ def watch_modules(model: nn.Module, client: Client, watch: HostWatch) -> None:
         module.register_forward_hook(report)
 
 
-def _keep_parameters(owners: list[nn.Module], client: Client) -> None:
+def _keep_parameters(owners: list[nn.Module], memory: torch.Tensor) -> None:
     """Have each module's forward keep the parameters that it used, one module after the other."""
-    start = 0
     for owner in owners:
-        own = list(owner.parameters(recurse=False))
-        owner.register_forward_hook(lambda *_, own=own, start=start: client.keep(own, start))
-        start += sum(parameter.numel() for parameter in own)
+        kept = []
+        for parameter in owner.parameters(recurse=False):
+            part, memory = memory[: parameter.numel()], memory[parameter.numel() :]
+            kept.append((part.view(parameter.shape), parameter))
+        owner.register_forward_hook(lambda *_, kept=kept: _copy_all(kept))
+
+
+def _copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for into, tensor in pairs:
+        into.copy_(tensor.detach())
 
 
 def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
