@@ -54,6 +54,17 @@ def test_the_declaration_is_complete(lab):
     assert len(list((ROOT / "tests" / "variants" / lab.name).iterdir())) >= 3
 
 
+@pytest.mark.parametrize("size", [(640, 480), (480, 640)])
+def test_the_quick_reference_sees_the_shipped_scripts_pixels(size):
+    shipped = load_file(LATENCY / "predict.py", "resnet_latency_predict")
+    standards = load_file(LATENCY / "standards.py", "resnet_latency_standards")
+    noise = np.random.default_rng(1).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(noise).save(out, "JPEG")
+    want = shipped.preprocess(out.getvalue(), "cpu").numpy()
+    np.testing.assert_allclose(standards.as_shipped(out.getvalue()).numpy(), want, atol=1e-5)
+
+
 def test_both_labs_have_the_same_network():
     assert (LATENCY / "weights.py").samefile(TOP_OPS / "weights.py")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from bottleneck_lab.measure.kinds.speedup.results import (
     speedup_from_waiting,
     target_results,
 )
-from bottleneck_lab.measure.kinds.speedup.sampling import first_look, sample
+from bottleneck_lab.measure.kinds.speedup.sampling import first_look, judge_untimed, sample
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.verifier import check_lab
 
@@ -91,7 +92,7 @@ def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows
         make_inputs=lambda *_: [1, 2], idle=lambda inputs: inputs[:1], judge=lambda *_: None
     )
     workers.generator, workers.context.data = None, None
-    workers.spent_s, workers._ready = {"reference": 0.0, "learner": 0.0}, {}
+    workers._ready, workers.standards = {}, None
     with_idle, without = Case("a", idle=True), Case("a")
     workers.time_pair(with_idle)
     assert sorted(calls) == [("learner", [1, 2]), ("reference", [1]), ("reference", [1, 2])]
@@ -525,44 +526,96 @@ def test_every_case_is_named_with_what_it_came_to_where_there_are_several():
 @pytest.mark.parametrize("learner_s", [0.001, 1.0, 20.0])
 def test_how_many_answers_are_judged_does_not_depend_on_how_fast_they_come(monkeypatch, learner_s):
     timed = Timed(monkeypatch, 1e5, judged=100, only=(10 * learner_s, learner_s))
-    (made,) = timed.sampled()
-    assert made.states() == {"speedup": State.PASS}
+    judge_untimed(timed, within_s=math.inf)
     assert len(timed.untimed_at) == 100
 
 
-def test_calls_that_nobody_times_may_have_inputs_of_their_own():
-    made = []
+def test_code_that_will_not_pass_is_asked_for_no_more_answers_than_the_seconds_allow(monkeypatch):
+    timed = Timed(monkeypatch, 1e5, judged=100, only=(1.0, 9.0))
+    judge_untimed(timed, within_s=sampling.FAILED_S)
+    assert timed.untimed_at == [0.0, 10.0]
+
+
+def both_sides(learner, *, standards=None):
+    """Return a comparison of numbers, the reference of which doubles them; the names of its calls
+    in their order, with the inputs; and what the judge was given to compare.
+    """
+    calls, compared = [], []
     judge = SimpleNamespace(
-        cases=lambda *_: ["sum"],
-        make_inputs=lambda *_: made.append("timed") or [np.ones(9)],
-        untimed_inputs=lambda *_: made.append("untimed") or [np.ones(1)],
-        judge=lambda *_: None,
+        cases=lambda *_: ["only"],
+        make_inputs=lambda *_: [3.0],
+        untimed_inputs=lambda *_: [1.0],
+        judge=lambda case, inputs, answer, reference, settings: (
+            None if abs(answer[0] - reference[0]) < 0.1 else "off"
+        ),
+        disagreement=lambda got, want: abs(got - want),
+        compare=lambda *one: compared.append(one),
     )
+
+    def side(name, function):
+        def call(inputs):
+            calls.append((name, *inputs))
+            return 0.5, [function(*inputs)]
+
+        return SimpleNamespace(call=call, worker=SimpleNamespace(cpu_s=lambda: 0.0))
+
     context = SimpleNamespace(rng=random.Random(1), settings=SpeedupSettings(), data=None)
-    side = SimpleNamespace(
-        call=lambda inputs: (0.5, inputs), worker=SimpleNamespace(cpu_s=lambda: 0.0)
-    )
-    workers = Workers(context, side, judge)
-    workers.learner = side
+    trusted = standards and side("standards", standards)
+    workers = Workers(context, side("reference", lambda n: 2 * n), judge, trusted)
+    workers.learner = side("learner", learner)
+    return workers, calls, compared
+
+
+def test_calls_that_nobody_times_may_have_inputs_of_their_own():
+    workers, calls, _ = both_sides(lambda number: 2 * number)
     workers.judge_untimed()
-    workers.time_pair(Case("sum"))
-    assert made == ["untimed", "timed"]
+    assert calls == [("learner", 1.0), ("reference", 1.0)]
+    workers.time_pair(Case("only"))
+    assert sorted(calls[2:]) == [("learner", 3.0), ("reference", 3.0)]
     assert workers.untimed_answers == 1
 
 
-def test_judged_answers_lie_among_the_timed_ones(monkeypatch):
-    timed = Timed(monkeypatch, 1000.0, judged=100, only=(10.0, 1.0))
-    (made,) = timed.sampled()
-    assert len(made.learner_s) == TESTS["speedup"].plan.looks[0]
-    among = [at for at in timed.untimed_at[1:] if at < timed.untimed_at[-1] - 11.0 * 30]
-    assert len(among) > 50
+def test_a_quick_reference_spares_untimed_calls_the_slow_one():
+    workers, calls, compared = both_sides(
+        lambda number: 2 * number, standards=lambda number, ways: "ways" if ways else 2 * number
+    )
+    workers.time_pair(Case("only"))
+    for _ in range(100):
+        workers.judge_untimed()
+    workers.refuse_overall()
+    assert [name for name, *_ in calls].count("reference") == 1
+    assert workers.untimed_answers == 100
+    assert compared == [([6.0], [6.0], ["ways"])], "the timed one"
 
 
-def test_code_that_was_found_too_slow_is_asked_no_longer_than_the_time_allows(monkeypatch):
-    timed = Timed(monkeypatch, 100.0, judged=100, only=(1.0, 9.0))
-    (made,) = timed.sampled()
-    assert made.states() == {"speedup": State.FAIL}
-    assert len(timed.untimed_at) < 100
+def test_code_that_is_less_precise_only_when_it_is_timed_is_held_against_the_standards():
+    workers, _, compared = both_sides(
+        lambda number: 2 * number + (0.01 if number == 3.0 else 0.0),
+        standards=lambda number, ways: 2 * number,
+    )
+    for _ in range(24):
+        workers.time_pair(Case("only"))
+    for _ in range(100):
+        workers.judge_untimed()
+    workers.refuse_overall()
+    assert [answer for answer, *_ in compared] == [[6.01]] * 16
+
+
+def test_a_wrong_answer_to_an_untimed_call_is_refused():
+    workers, _, _ = both_sides(
+        lambda number: 2 * number + (number == 1.0), standards=lambda number, ways: 2 * number
+    )
+    workers.time_pair(Case("only"))
+    with pytest.raises(LearnerFault, match="off"):
+        workers.judge_untimed()
+
+
+def test_a_quick_reference_that_is_another_is_the_labs_fault():
+    workers, _, _ = both_sides(
+        lambda number: 2 * number, standards=lambda number, ways: 2.01 * number
+    )
+    with pytest.raises(LabError, match=r"quick reference is 0\.03 away"):
+        workers.warm_up("only")
 
 
 def compared(judge) -> Workers:

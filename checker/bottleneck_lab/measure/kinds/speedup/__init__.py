@@ -15,10 +15,11 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
 
     max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones,
     however fast the code is. self_test_margin: how far apart the reference may be from itself.
-    standards: a trusted file whose answers show what is allowed; the judge is given them with
-    `compared` of the untimed answers. triton_sources, sanitize:
-    see kernels.py. second_level: what is reported besides, and never decides (second_level.py).
-    launches: what `lab check --static` calls to see how kernels are launched (launches.py).
+    standards: a trusted file that gives the reference's answers sooner, for untimed calls, and
+    those of the ways that the brief allows and forbids, with which the judge compares `compared` of
+    the timed answers. triton_sources, sanitize: see kernels.py. second_level: what is reported
+    besides, and never decides (second_level.py). launches: what `lab check --static` calls to see
+    how kernels are launched (launches.py).
     """
 
     call_s: float = 30.0

@@ -3,9 +3,9 @@ each call a fresh secret input.
 
 Reference and learner take turns in an order drawn at random, one frozen while the other runs; the
 statistic is the ratio of each pair. Every timed answer is judged, after the clock has stopped, and
-so are 100 further ones that nobody times, mixed with them: of code that errs in one call out of
-twenty, 0.6% would not be caught. How fast the code is does not change their number; code that has
-already failed gets those that fit in 15 seconds, which can only change the reason.
+so are 100 further ones that nobody times, when the pairs are done: of code that errs in one call
+out of twenty, 0.6% would not be caught. How fast the code is does not change their number; code
+that will not pass gets those that fit in 15 seconds, which can only change the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from statistics import median
 
 from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.conclusion import Conditions
-from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SelfTest, SequentialTest, Side
+from bottleneck_lab.grading.sequential import (
+    SELF_TEST_LIMIT,
+    SelfTest,
+    SequentialTest,
+    Side,
+    State,
+)
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import HELD, CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
@@ -40,9 +46,10 @@ from bottleneck_lab.measure.kinds.speedup.results import (
     target_results,
 )
 from bottleneck_lab.measure.kinds.speedup.sampling import (
+    FAILED_S,
     FAR_OFF_S,
-    UntimedAnswers,
     first_look,
+    judge_untimed,
     sample,
     sequential_tests,
 )
@@ -195,7 +202,7 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
         learner_waited_s, other_cores = learner_waiting.seconds(), meter.cores()
         for case in cases:
             case.decide(tests, exhausted=True)
-        UntimedAnswers(workers, len(cases)).judge_rest(beyond_s=FAR_OFF_S)
+        judge_untimed(workers, within_s=FAR_OFF_S)
     else:
         context.progress("comparing the reference with itself", 0.35)
         before_s = reference_waiting.seconds()
@@ -205,6 +212,8 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
         tests = sequential_tests(context, itself.doubt)
         sample(workers, cases, tests)
         learner_waited_s, other_cores = learner_waiting.seconds(), meter.cores()
+        passes = all(state is State.PASS for case in cases for state in case.states().values())
+        judge_untimed(workers, within_s=math.inf if passes else FAILED_S)
     waited_s: dict[Side, float] = {
         "reference": reference_waiting.seconds() - alone_s,
         "learner": learner_waited_s,
@@ -216,9 +225,12 @@ def _grade(workers: Workers, pairs: TimedPairs, adversarial: int) -> Measured:
     """Grade the pairs; `adversarial` further answers were right."""
     context, cases, itself = workers.context, pairs.cases, pairs.itself
     # Of each side's calls, the share in which its threads waited for a core.
+    spent_s: dict[Side, float] = {
+        "reference": sum(sum(case.reference_s) for case in cases),
+        "learner": sum(sum(case.learner_s) for case in cases),
+    }
     shares = {
-        side: waited_s / max(workers.spent_s[side], 1e-9)
-        for side, waited_s in pairs.waited_s.items()
+        side: waited_s / max(spent_s[side], 1e-9) for side, waited_s in pairs.waited_s.items()
     }
     ratios = [ratio for case in cases for ratio in case.ratios()]
     return Measured(

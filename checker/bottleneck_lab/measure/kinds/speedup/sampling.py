@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from statistics import median
@@ -10,7 +9,7 @@ from statistics import median
 import msgspec
 
 from bottleneck_lab.grading.criteria import sequential_test
-from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
+from bottleneck_lab.grading.sequential import SequentialTest
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.figures import (
@@ -22,8 +21,8 @@ from bottleneck_lab.measure.kinds.speedup.figures import (
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 
 FAILED_S = 15.0
-"""Seconds for further answers of code that has been found too slow: they can only change the
-reason, and a learner waits.
+"""Seconds for untimed answers of code that will not pass: they can only change the reason, and a
+learner waits.
 """
 FAR_OFF_S = 3.0
 """The same for code that the first look found far too slow."""
@@ -51,26 +50,23 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
     """Measure pairs until every test of every case has decided, or one has failed, which no other
     can make good, or the time is up, or what is left of it can hardly decide.
     """
-    max_s = workers.context.settings.max_s
-    untimed, begin = UntimedAnswers(workers, len(cases)), time.monotonic()
+    max_s, begin = workers.context.settings.max_s, time.monotonic()
     open_ = list(cases)
     while open_ and not any(case.failed() for case in cases):
-        spent_s = untimed.clock() - begin
+        spent_s = time.monotonic() - begin
         if spent_s >= (max_s if _looked_at(open_, tests) else max(max_s, FIRST_LOOKS_S)):
             break
-        untimed.judge_some()
         workers.time_pair(_next_case(workers.context.rng, open_, tests))
-        workers.context.progress("measuring", 0.4 + 0.55 * min(1.0, spent_s / max_s))
+        workers.context.progress("measuring", 0.4 + 0.4 * min(1.0, spent_s / max_s))
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
-        spent_s = untimed.clock() - begin
+        spent_s = time.monotonic() - begin
         pair_s = spent_s / sum(len(case.learner_s) for case in cases)
         if open_ and _hopeless(open_, tests, int((max_s - spent_s) / pair_s)):
             break
     for case in cases:
         case.decide(tests, exhausted=True)
     if open_ and not any(case.failed() for case in cases):
-        _settle_slowest(workers, cases, tests, untimed.clock() - begin)
-    untimed.judge_rest(beyond_s=FAILED_S if any(case.failed() for case in cases) else math.inf)
+        _settle_slowest(workers, cases, tests, time.monotonic() - begin)
 
 
 def _next_case(rng: random.Random, open_: list[Case], tests: dict[str, SequentialTest]) -> Case:
@@ -125,7 +121,6 @@ def first_look(
     for case in workers.context.rng.sample(cases, len(cases)):
         workers.time_pair(case)
     worst = min(cases, key=lambda case: case.ratios()[0])
-    # Nothing untimed in between: code that is far too slow here would only be slow at that, too.
     while worst.is_far(tests):
         if len(worst.learner_s) == FIRST_LOOK_PAIRS:
             worst.far_off = True
@@ -134,38 +129,18 @@ def first_look(
     return None
 
 
-class UntimedAnswers:
-    """The answers that are judged and not timed: at moments drawn among the timed pairs, so that no
-    call tells which of them it is.
+def judge_untimed(workers: Workers, within_s: float) -> None:
+    """Judge answers that nobody times, as many as the lab's settings say or `within_s` allows.
+
+    They come after the pairs. Code that can tell them from timed ones gains nothing by it: what
+    decides is a median, so most of the timed answers would have to be wrong, and each is judged.
     """
-
-    def __init__(self, workers: Workers, cases: int) -> None:
-        self.workers = workers
-        self.left = workers.context.settings.judged
-        self.spent_s = 0.0
-        # Twice the mean that would use them up by the first look: whatever is left afterwards is
-        # asked at the end.
-        self._most = 2 * self.left // (PAIRS.looks[0] * cases)
-
-    def clock(self) -> float:
-        """Return the monotonic clock's seconds, less those of these calls."""
-        return time.monotonic() - self.spent_s
-
-    def judge_some(self) -> None:
-        """Judge as many as a draw says."""
-        for _ in range(min(self.left, self.workers.context.rng.randint(0, self._most + 1))):
-            self._one()
-
-    def judge_rest(self, beyond_s: float) -> None:
-        """Judge all that are left, but no longer than until these calls have taken `beyond_s`."""
-        while self.left and self.spent_s < beyond_s:
-            self._one()
-
-    def _one(self) -> None:
-        begin = time.monotonic()
-        self.workers.judge_untimed()
-        self.left -= 1
-        self.spent_s += time.monotonic() - begin
+    count, begin = workers.context.settings.judged, time.monotonic()
+    for number in range(count):
+        if time.monotonic() - begin >= within_s:
+            return
+        workers.context.progress("checking answers that nobody times", 0.8 + 0.15 * number / count)
+        workers.judge_untimed()
 
 
 def _settle_slowest(
