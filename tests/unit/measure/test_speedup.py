@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -526,14 +526,21 @@ def test_every_case_is_named_with_what_it_came_to_where_there_are_several():
 @pytest.mark.parametrize("learner_s", [0.001, 1.0, 20.0])
 def test_how_many_answers_are_judged_does_not_depend_on_how_fast_they_come(monkeypatch, learner_s):
     timed = Timed(monkeypatch, 1e5, judged=100, only=(10 * learner_s, learner_s))
-    judge_untimed(timed, within_s=math.inf)
-    assert len(timed.untimed_at) == 100
+    cases = timed.sampled()
+    judge_untimed(timed, cases)
+    assert len(cases[0].learner_s) + len(timed.untimed_at) == 100
 
 
 def test_code_that_will_not_pass_is_asked_for_no_more_answers_than_the_seconds_allow(monkeypatch):
     timed = Timed(monkeypatch, 1e5, judged=100, only=(1.0, 9.0))
-    judge_untimed(timed, within_s=sampling.FAILED_S)
-    assert timed.untimed_at == [0.0, 10.0]
+    cases = timed.sampled()
+    assert not timed.untimed_at, "they come last"
+    paired_s = timed.now
+    judge_untimed(timed, cases)
+    assert timed.untimed_at == [paired_s, paired_s + 10.0]
+    (far_off,) = [replace(case, far_off=True) for case in cases]
+    judge_untimed(timed, [far_off])
+    assert len(timed.untimed_at) == 3
 
 
 def both_sides(learner, *, standards=None):

@@ -13,13 +13,13 @@ from bottleneck_lab.measure.settings import HostCall, WorkerSettings
 class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """reference: the file that the reference worker loads; by default the lab's entry, as shipped.
 
-    max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones,
-    however fast the code is. self_test_margin: how far apart the reference may be from itself.
-    standards: a trusted file that gives the reference's answers sooner, for untimed calls, and
-    those of the ways that the brief allows and forbids, with which the judge compares `compared` of
-    the timed answers. triton_sources, sanitize: see kernels.py. second_level: what is reported
-    besides, and never decides (second_level.py). launches: what `lab check --static` calls to see
-    how kernels are launched (launches.py).
+    max_s: longest time for the timed pairs. judged: answers that are judged at least, timed ones
+    among them, however fast the code is. self_test_margin: how far apart the reference may be from
+    itself. standards: a trusted file that gives the reference's answers sooner, for untimed calls,
+    and those of the ways that the brief allows and forbids, with which the judge compares
+    `compared` of the timed answers. triton_sources, sanitize: see kernels.py. second_level: what is
+    reported besides, and never decides (second_level.py). launches: what `lab check --static` calls
+    to see how kernels are launched (launches.py).
     """
 
     call_s: float = 30.0

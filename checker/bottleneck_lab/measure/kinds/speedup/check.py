@@ -3,9 +3,9 @@ each call a fresh secret input.
 
 Reference and learner take turns in an order drawn at random, one frozen while the other runs; the
 statistic is the ratio of each pair. Every timed answer is judged, after the clock has stopped, and
-so are 100 further ones that nobody times, when the pairs are done: of code that errs in one call
-out of twenty, 0.6% would not be caught. How fast the code is does not change their number; code
-that will not pass gets those that fit in 15 seconds, which can only change the reason.
+when the pairs are done so are answers that nobody times, until there are 100 in all: of code that
+errs in one call out of twenty, 0.6% would not be caught. How fast the code is does not change their
+number; code that will not pass gets those that fit in 15 seconds, which can only change the reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from statistics import median
 
 from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.conclusion import Conditions
-from bottleneck_lab.grading.sequential import (
-    SELF_TEST_LIMIT,
-    SelfTest,
-    SequentialTest,
-    Side,
-    State,
-)
+from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SelfTest, SequentialTest, Side
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import HELD, CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
@@ -46,8 +40,6 @@ from bottleneck_lab.measure.kinds.speedup.results import (
     target_results,
 )
 from bottleneck_lab.measure.kinds.speedup.sampling import (
-    FAILED_S,
-    FAR_OFF_S,
     first_look,
     judge_untimed,
     sample,
@@ -199,10 +191,8 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
     # Before the self-test, which a busy machine fails: how many threads compute is counted there.
     refuse_counted_threads(cases)
     if far_off:
-        learner_waited_s, other_cores = learner_waiting.seconds(), meter.cores()
         for case in cases:
             case.decide(tests, exhausted=True)
-        judge_untimed(workers, within_s=FAR_OFF_S)
     else:
         context.progress("comparing the reference with itself", 0.35)
         before_s = reference_waiting.seconds()
@@ -211,13 +201,12 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
         alone_s = reference_waiting.seconds() - before_s
         tests = sequential_tests(context, itself.doubt)
         sample(workers, cases, tests)
-        learner_waited_s, other_cores = learner_waiting.seconds(), meter.cores()
-        passes = all(state is State.PASS for case in cases for state in case.states().values())
-        judge_untimed(workers, within_s=math.inf if passes else FAILED_S)
     waited_s: dict[Side, float] = {
         "reference": reference_waiting.seconds() - alone_s,
-        "learner": learner_waited_s,
+        "learner": learner_waiting.seconds(),
     }
+    other_cores = meter.cores()
+    judge_untimed(workers, cases)
     return TimedPairs(cases, tests, waited_s, other_cores, itself)
 
 

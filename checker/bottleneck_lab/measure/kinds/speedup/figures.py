@@ -180,6 +180,10 @@ class Case:
         """Return True if some test says that a target is surely not met."""
         return State.FAIL in self.states().values()
 
+    def passed(self) -> bool:
+        """Return True if every test says that its target is surely met."""
+        return set(self.states().values()) == {State.PASS}
+
     def times(self) -> dict[str, list[float]]:
         """Return all seconds, as a verdict's file has them."""
         return {

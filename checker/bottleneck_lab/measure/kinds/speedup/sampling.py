@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from statistics import median
@@ -129,14 +130,18 @@ def first_look(
     return None
 
 
-def judge_untimed(workers: Workers, within_s: float) -> None:
-    """Judge answers that nobody times, as many as the lab's settings say or `within_s` allows.
+def judge_untimed(workers: Workers, cases: list[Case]) -> None:
+    """Judge answers that nobody times, until with the pairs' there are as many as the lab's
+    settings say, or code that will not pass has had its seconds.
 
     They come after the pairs. Code that can tell them from timed ones gains nothing by it: what
     decides is a median, so most of the timed answers would have to be wrong, and each is judged.
     """
+    within_s = FAR_OFF_S if any(case.far_off for case in cases) else FAILED_S
+    if all(case.passed() for case in cases):
+        within_s = math.inf
     count, begin = workers.context.settings.judged, time.monotonic()
-    for number in range(count):
+    for number in range(sum(len(case.learner_s) for case in cases), count):
         if time.monotonic() - begin >= within_s:
             return
         workers.context.progress("checking answers that nobody times", 0.8 + 0.15 * number / count)
