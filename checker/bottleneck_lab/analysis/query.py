@@ -23,6 +23,7 @@ from bottleneck_lab.analysis.host.lines import calling_lines, lines_at, undone_l
 from bottleneck_lab.analysis.host.nesting import outermost
 from bottleneck_lab.analysis.host.operators import build_calls
 from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
+from bottleneck_lab.analysis.host.visits import find_visits
 from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import begun_inside, find_window, host_window
 from bottleneck_lab.errors import MachineError, UsageError
@@ -50,6 +51,8 @@ INTERRUPTIONS = "interruptions"
 """The rows of `device` that took longer than the same kernels in other steps."""
 THREADS = "threads"
 """The threads that `thread` numbers in other tables."""
+VISITS = "visits"
+"""Each time that a line of Python ran, with the lines that it called."""
 WAITS = "waits"
 """The rows of `runtime` that a report counts as waits of the program."""
 ROW_LIMIT = 100_000
@@ -80,7 +83,7 @@ def query(
     timeline: Timeline, sql: str, limit: int = ROW_LIMIT, *, limit_s: float = TIME_LIMIT_S
 ) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
-    memory, graph_nodes, threads, waits, interruptions, counted, idle and recorded.
+    memory, graph_nodes, threads, visits, waits, interruptions, counted, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
@@ -126,6 +129,7 @@ def _tables(timeline: Timeline, sql: str) -> Iterator[tuple[str, Columns]]:
         yield name, columns_of(source(name), name)
     yield GRAPH_NODES, _graph_columns(find_graph_nodes(source(GRAPH_NODES)))
     yield THREADS, _thread_columns(timeline)
+    yield VISITS, _columns(timeline, find_visits(source(VISITS)), with_lines=False)
     yield WAITS, _wait_columns(source(WAITS))
     yield INTERRUPTIONS, _interruption_columns(source(INTERRUPTIONS))
     yield COUNTED, _counted_columns(source(COUNTED))

@@ -45,7 +45,8 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 @dataclass(frozen=True)
 class Question:
     """A question's name, the question itself, the SELECT that answers it, how many of its rows are
-    shown at most, and why a capture may have none.
+    shown at most, why a capture may have none, and the columns that a narrow terminal is without,
+    the first of them first.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Question:
     sql: str
     most: int = 20
     without: str = NO_ROWS
+    spare: tuple[str, ...] = ()
 
     def answer(self, timeline: Timeline, *, limit_s: float = TIME_LIMIT_S) -> QueryResult:
         """Return the first rows of the answer."""
@@ -66,7 +68,8 @@ QUESTIONS = (
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e3 AS mean_us, max(duration) / 1e3 AS longest_us,
-               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+               100.0 * sum(min(duration, counted."end" - device.start))
+                 / (SELECT sum(duration) FROM recorded) AS percent
         FROM device JOIN counted
           ON counted.rank = device.rank AND device.start >= counted.start
             AND device.start < counted.end
@@ -178,12 +181,13 @@ QUESTIONS = (
         "idle-in-calls",
         "While a device was idle, which calls that copy or wait was the host in, and for how long?"
         " (Percent: of the time from a device's first work to its last, or of the marked steps.)",
-        """
+        f"""
         SELECT runtime.name, count(*) AS stretches,
-               sum(min(idle.end, runtime.end) - max(idle.start, runtime.start)) / 1e6 AS idle_ms,
-               100.0 * sum(min(idle.end, runtime.end) - max(idle.start, runtime.start))
+               sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
+               100.0 * sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun)))
                  / (SELECT sum(duration) FROM recorded) AS percent
-        FROM runtime CROSS JOIN idle
+        FROM {_ONCE.format("runtime").replace("thread, name", "rank, name")} AS runtime
+        CROSS JOIN idle
           ON idle.rank = runtime.rank AND idle.start < runtime.end AND idle.end > runtime.start
         WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
         GROUP BY runtime.name ORDER BY idle_ms DESC
@@ -194,8 +198,9 @@ QUESTIONS = (
         "For what part of the wall time did the host wait for the device, and on which lines?",
         """
         SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
-               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
-        FROM waits
+               100.0 * sum(min(duration, counted."end" - waits.start))
+                 / (SELECT sum(duration) FROM recorded) AS percent
+        FROM waits JOIN counted ON counted.rank = waits.rank
         GROUP BY line, name ORDER BY total_ms DESC
         """,
     ),
@@ -265,22 +270,26 @@ QUESTIONS = (
     ),
     Question(
         "lines",
-        "Which lines or functions of Python took most time in the whole capture, where recorded?"
-        " (Each with all that it calls, summed over so many processes; percent is of the steps'"
-        " time, the mean of these processes, and nested lines come to more than 100. device_ms is"
-        " what a line launched, with backward_ms by its backward.)",
+        "Which lines or functions of Python took most time, where recorded? (Within the steps, else"
+        " in the whole capture. total_ms is with all that they call, once; lines on an emulated"
+        " device are without other lines. It is summed over so many processes, and percent is of"
+        " the mean one. device_ms is what a line itself launched, with backward_ms by its"
+        " backward.)",
         f"""
-        WITH wall AS (
-            SELECT rank, 1.0 * sum(duration) / count(DISTINCT device) AS ns
-            FROM recorded GROUP BY rank),
+        WITH wall AS (SELECT rank, start, min(host_end, "end") AS until, "end" - start AS ns
+                      FROM counted),
         ran AS MATERIALIZED (
-            SELECT python.*,
-                   CASE WHEN threads.tid LIKE '{LINES_OF}%' THEN 'line' ELSE 'function' END AS kind,
+            SELECT each.name, kind, each.rank, max(each.start, wall.start) AS start,
+                   max(begun, wall.start) AS begun, min(each.end, wall.until) AS until, wall.ns,
                    threads.pid || ' ' ||
                      CASE WHEN threads.name LIKE 'DataLoader worker%' THEN threads.tid ELSE '' END
                      AS process
-            FROM {_ONCE.format("python")} AS python
-            LEFT JOIN threads ON threads.thread = python.thread),
+            FROM (SELECT 'line' AS kind, * FROM {_ONCE.format("visits")}
+                  UNION ALL SELECT 'function', * FROM {_ONCE.format("python")}) AS each
+            JOIN wall ON wall.rank = each.rank AND each.start < wall.until
+              AND max(each.end, each.start + 1) > wall.start
+            LEFT JOIN threads ON threads.thread = each.thread
+            WHERE kind = 'line' OR threads.tid NOT LIKE '{LINES_OF}%'),
         launched AS (
             SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
                    sum(device.duration) / 1e6 AS device_ms,
@@ -288,24 +297,25 @@ QUESTIONS = (
                      AS backward_ms
             FROM device JOIN runtime
               ON runtime.correlation = device.correlation AND runtime.rank = device.rank
+            JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
+              AND device.start < counted.end
             WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
         SELECT name, kind, times, processes, total_ms, shortest_ms, longest_ms,
                device_ms, backward_ms, percent
         FROM (SELECT name, kind, sum(times) AS times, count(*) AS processes,
                      sum(spent) / 1e6 AS total_ms,
                      min(shortest) / 1e6 AS shortest_ms, max(longest) / 1e6 AS longest_ms,
-                     100.0 * sum(spent) / sum(coalesce(wall.ns, (SELECT max(ns) FROM wall)))
-                       AS percent
-              FROM (SELECT name, kind, rank, process, count(*) AS times,
-                           sum(max(ran.end - begun, 0)) AS spent,
-                           min(duration) AS shortest, max(duration) AS longest
+                     100.0 * sum(spent) / sum(ns) AS percent
+              FROM (SELECT name, kind, rank, process, ns, count(*) AS times,
+                           sum(max(until - begun, 0)) AS spent,
+                           min(until - start) AS shortest, max(until - start) AS longest
                     FROM ran GROUP BY name, kind, rank, process) AS each
-              LEFT JOIN wall ON wall.rank = each.rank
               GROUP BY name, kind)
         LEFT JOIN launched ON launched.line = name AND kind = 'line'
         ORDER BY total_ms DESC
         """,
         without=_NO_LINES,
+        spare=("processes", "shortest_ms", "longest_ms", "backward_ms"),
     ),
     Question(
         "line-operators",

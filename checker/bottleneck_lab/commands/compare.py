@@ -17,13 +17,19 @@ from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.commands.where import say_next_step
-from bottleneck_lab.course.captures import circumstances, code_of, is_of_memory, measures_others
+from bottleneck_lab.course.captures import (
+    circumstances,
+    code_of,
+    is_of_memory,
+    measures_others,
+    read_timeline,
+)
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.comparison_words import describe_headline
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
-from bottleneck_lab.trace import load
+from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -110,7 +116,7 @@ def command(
     if stale:
         say(stale, style="yellow", hang=2)
     render_comparison(comparison, console())
-    say("\n`--html` draws both timelines on a page, and lists every part.")
+    say("\n`--html` draws both timelines on a page, and lists every change.")
     workspace = workspace_above(sides[1][0].absolute())
     if workspace:
         say_next_step(workspace, load_attempts(workspace), load_record(workspace))
@@ -196,7 +202,12 @@ def _compared(
 
 def _observed(path: Path, analysis: Analysis | None = None) -> Observation:
     """Return what a comparison needs of a capture, which may have been analysed before."""
-    return observe(analysis or load(path), partial(code_of, path))
+    return observe(analysis or _timeline(path), partial(code_of, path))
+
+
+def _timeline(path: Path) -> Timeline:
+    """Return a capture; that of `lab profile --stack` with the lines of its second run."""
+    return read_timeline(path) if (path / "capture.json").is_file() else load(path)
 
 
 def _is_blind(sides: tuple[Side, Side]) -> bool:
@@ -298,7 +309,7 @@ def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Comparison:
     """
     first, observed = [], []
     for side in sides:
-        first.append(analyse(load(side[0])))
+        first.append(analyse(_timeline(side[0])))
         observed.append([_observed(side[0], first[-1]), *map(_observed, side[1:])])
     names, blind = (_name(sides[0]), _name(sides[1])), _is_blind(sides)
     before, after = observed

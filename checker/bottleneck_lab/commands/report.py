@@ -394,7 +394,7 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
     if not result.rows:
         say(f"No rows: {question.without if question else NO_ROWS}.")
         return
-    render_query(result, console(), short=question is not None)
+    render_query(result, console(), question)
     texts = (value for row in result.rows for value in row if isinstance(value, str))
     if fixed := describe_fixed_prices(texts):
         say(fixed)

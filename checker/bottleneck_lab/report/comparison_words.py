@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
+from bottleneck_lab.analysis.comparing.changes import NOTABLE_SHARE
 from bottleneck_lab.analysis.comparing.compare import OTHER_BATCHES
-from bottleneck_lab.analysis.comparing.comparison import Comparison, Control, FigureChange, LongStep
+from bottleneck_lab.analysis.comparing.comparison import (
+    Comparison,
+    Control,
+    FigureChange,
+    LongStep,
+    Unit,
+)
 from bottleneck_lab.analysis.comparing.line_matching import split_line
 from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.analysis.steps.window import BATCH
@@ -31,7 +38,6 @@ _ON_CPU = {"device": "What the CPU did", "gap": "When no operator ran"}
 """Titles where the CPU is the device: it is not idle then."""
 
 _LABELS = {
-    ("step", "time"): "whole step",
     ("step", "image"): "each image",
     ("step", "batch"): "a batch on the device",
     ("device", "compute"): "computing",
@@ -112,7 +118,7 @@ def describe_speedup(comparison: Comparison) -> str:
     """
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
     if not interval:
-        interval = "modelled" if comparison.repeats else "too few samples for an interval"
+        interval = "modelled" if comparison.repeats else "no interval"
     ratio, mean = f"{comparison.speedup:.2f}x ({interval})", comparison.mean_speedup
     if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         typical = "a typical pair of captures" if comparison.pairs > 1 else "a typical one"
@@ -134,10 +140,21 @@ def describe_differences(comparison: Comparison) -> list[str]:
         *_describe_batches(comparison),
         *_describe_flop(comparison),
     ]
+    if any(comparison.library_ns):
+        before, after = map(words.format_duration, comparison.library_ns)
+        notes.append(
+            f"Kernels of libraries are left out: {before} before, {after} after. They were measured"
+            " beside yours, and are no part of it."
+        )
     if comparison.same_code:
         notes.append("The code is the same on both sides: whatever differs is not its doing.")
     if not comparison.differences:
         return notes
+    if comparison.host_only:
+        notes.append(
+            "Only one side has an accelerator: steps and what the host did are compared. On a CPU"
+            " operators compute; beside an accelerator most of them only launch."
+        )
     kinds = {difference.kind for difference in comparison.differences}
     verdict = "No part can be called the same, and a difference need not be the code's."
     if kinds == {"load"}:
@@ -210,7 +227,9 @@ def describe_samples(comparison: Comparison) -> list[str]:
         )
     else:
         old, new = comparison.steps
-        if comparison.unit == "step":
+        if comparison.unit == "kernel":
+            basis = "Times are the sums of your own kernels, which ncu measured one at a time."
+        elif comparison.unit == "step":
             basis = f"Times are means over all steps, {old} before and {new} after."
         elif comparison.unit == "image":
             basis = (
@@ -220,6 +239,8 @@ def describe_samples(comparison: Comparison) -> list[str]:
         else:
             basis = "A side without marked steps has the times of its whole recording."
     lines = [basis, RATIOS]
+    if not comparison.load_known:
+        lines.insert(1, "They are wall times: a trace does not tell how busy its machine was.")
     mean, most = comparison.mean_speedup, comparison.check_ceiling
     if most is not None and (mean or comparison.speedup) > most:
         lines.append(describe_check_ceiling(most))
@@ -240,10 +261,7 @@ def _describe_certainty(comparison: Comparison) -> list[str]:
     if comparison.repeats:
         lines.append("All times are modelled, and the same in every run.")
     elif comparison.few:
-        lines.append(
-            "Too few for an interval: record at least 7 steps, or at least 16 captures of each,"
-            " alternating."
-        )
+        lines.append(_describe_few(comparison))
     elif comparison.pairs == 1:
         lines.append(
             f"Intervals are of a typical {comparison.unit} in one capture each; another run may"
@@ -259,6 +277,25 @@ def _describe_certainty(comparison: Comparison) -> list[str]:
     if comparison.control is not None:
         lines.append(_describe_control(comparison.control))
     return lines
+
+
+def _describe_few(comparison: Comparison) -> str:
+    """State how many samples there are, and how many an interval takes."""
+    (old, new), (steps, captures) = comparison.steps, comparison.needed
+    several = f"{captures} captures of each, alternating"
+    if comparison.pairs > 1:
+        return f"An interval takes at least {several}: there are {comparison.pairs} of each."
+    if comparison.unit == "kernel":
+        return "A report of each version is one sample, which gives no interval."
+    if comparison.unit == "recording":
+        return (
+            "A whole recording is one sample, and an interval takes at least"
+            f" {steps} marked steps of each version, or {several}."
+        )
+    return (
+        f"An interval takes at least {steps} steps of each version, or {several}: there are {old}"
+        f" before and {new} after."
+    )
 
 
 def _has_bare_ratios(comparison: Comparison) -> bool:
@@ -344,11 +381,25 @@ def describe_waits(comparison: Comparison) -> str:
 def title_group(comparison: Comparison, group: str) -> str:
     """Return the title of a group of changes: of operators, also which time is meant."""
     title = _ON_CPU.get(group, GROUPS[group]) if comparison.cpu_only else GROUPS[group]
+    if group == "step":
+        return _WHOLES[comparison.unit][0]
+    if group == "line" and not comparison.exact_lines:
+        return "Your functions, by the host's time in them alone"
     if group != "operator":
         return title
     if any(change.group in ("kernel", "copy") for change in comparison.changes):
         return f"{title}, by the device's time in what they launch"
-    return f"{title}, by the CPU's time in them alone"
+    host = "host" if comparison.host_only else "CPU"
+    return f"{title}, by the {host}'s time in them alone"
+
+
+_WHOLES = {
+    "step": ("The step", "whole step"),
+    "image": ("The step", "whole step"),
+    "kernel": ("All of your kernels", "their sum"),
+    "recording": ("The recording", "whole recording"),
+}
+"""What the whole is, by the unit of a comparison: as a title, and as a label."""
 
 
 def format_interval(low: float | None, high: float | None) -> str:
@@ -359,17 +410,24 @@ def format_interval(low: float | None, high: float | None) -> str:
 
 
 def label_change(
-    change: FigureChange, kernels: Mapping[str, str], *, cpu_only: bool = False
+    change: FigureChange,
+    kernels: Mapping[str, str],
+    *,
+    cpu_only: bool = False,
+    unit: Unit = "step",
 ) -> str:
     """Name what changed, in a reader's words; `kernels` are the short names of kernels. `cpu_only`:
-    the CPU is the device.
+    the CPU is the device. `unit` is that of the comparison.
     """
     if change.group == "gap":
         cause = CAUSE_OF[change.what]
         return cause.cpu_label or cause.label if cpu_only else cause.label
     if cpu_only and (change.group, change.what) == ("device", "compute"):
         return "running operators"
-    name = _LABELS.get((change.group, change.what)) or kernels.get(change.what, change.what)
+    label = _LABELS.get((change.group, change.what))
+    if (change.group, change.what) == ("step", "time"):
+        label = _WHOLES[unit][1]
+    name = label or kernels.get(change.what, change.what)
     if change.calls:
         name = f"{name}, {change.calls[0]:.3g} → {change.calls[1]:.3g} a step"
     if not change.was:
@@ -446,11 +504,13 @@ def format_between(change: FigureChange) -> str:
     return format_interval(low, high) if inside else ""
 
 
-def describe_others(comparison: Comparison, group: str) -> tuple[str, str] | None:
+def describe_others(
+    comparison: Comparison, group: str, most: int | None = TOP
+) -> tuple[str, str] | None:
     """Return what a group's parts that have no row of their own come to, before and after: what the
     rows lack of the step or, of the causes of idle time, of that. None if the rows add up to it.
     """
-    rows = shown_changes(comparison, group)
+    rows = shown_changes(comparison, group, most)
     idle = next((each for each in comparison.changes if each.what == "idle"), None)
     step = next(each for each in comparison.changes if _is_whole(each))
     whole = {"device": step, "gap": idle}.get(group)
@@ -508,10 +568,24 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
     return shown
 
 
-def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
-    """Return the changes of one group that are worth a line: those that moved most time, and of
-    what is new at least one. An emulated kernel beside its operator would be the same line twice,
-    and how many batches have which size is in the step's lines.
+def describe_limits(comparison: Comparison, groups: Iterable[str]) -> str:
+    """State which parts the lists of these groups leave out; empty where there are no such
+    lists.
+    """
+    if not any(shown_changes(comparison, group) for group in groups if group not in ALWAYS):
+        return ""
+    whole = {"image": "the time of an image", "kernel": "all kernels", "recording": "the recording"}
+    return (
+        f"Parts are listed from {NOTABLE_SHARE:.1%} of {whole.get(comparison.unit, 'the step')} on,"
+        f" where they changed by more than {comparison.tolerated:.0%}, or may have by"
+        f" {_MUCH - 1:.0%}."
+    )
+
+
+def shown_changes(comparison: Comparison, group: str, most: int | None = TOP) -> list[FigureChange]:
+    """Return the changes of one group that are worth a line: the `most` that moved most time (all
+    for None), and of what is new at least one. An emulated kernel beside its operator would be the
+    same line twice, and how many batches have which size is in the step's lines.
     """
     operators = {change.what for change in comparison.changes if change.group == "operator"}
     shown = []
@@ -526,5 +600,7 @@ def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
             worth = False
         if change.group == group and (worth or group in ALWAYS or change.fixed):
             shown.append(change)
-    new = [change for change in shown[TOP:] if not change.before][:1]
-    return [*shown[: TOP - len(new)], *new]
+    if most is None:
+        return shown
+    new = [change for change in shown[most:] if not change.before][:1]
+    return [*shown[: most - len(new)], *new]

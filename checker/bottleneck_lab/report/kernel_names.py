@@ -81,7 +81,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             continue
         used: set[str] = set()
         for number, (name, apart) in enumerate(zip(alike, _kept_apart(alike), strict=True), 1):
-            shortened[name] = f"{apart} #{number}" if apart in used else apart
+            shortened[name] = f"{apart} (variant {number})" if apart in used else apart
             used.add(shortened[name])
     return shortened
 

@@ -16,6 +16,7 @@ from typing import IO
 from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.addresses import without_addresses
 from bottleneck_lab.trace.foreign import JSON, START_BYTES, refuse_foreign, refuse_xplanes
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.merging import merge_ranks
@@ -59,7 +60,7 @@ def load(path: Path | str) -> Timeline:
         raise CaptureError(
             f"{path.name} cannot be read: {error}.", "Copy it again, or capture again."
         ) from error
-    return split_processes(timeline)
+    return split_processes(without_addresses(timeline))
 
 
 DESCRIPTION = "capture.json"

@@ -4,7 +4,7 @@ each line launches beside it, before and after.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -194,6 +194,25 @@ def test_a_checkpoint_s_second_forward(tmp_path, engine):
         ENGINE: {"model.py(60): forward": (3 + 5 + 7, 5 + 7), BACKWARD: (0, 0)},
     }
     assert device_us(program.lines(tmp_path)) == expected[engine]
+
+
+@pytest.mark.parametrize("functions", [False, True])
+def test_a_second_forward_is_no_time_of_the_backward_that_needs_it(tmp_path, functions):
+    """A node of 30 us runs line 31 again for 10 of them, which the line has already."""
+    program, line = Program(functions=functions), "model.py(31): forward"
+    with program.on_line("train.py(1): main") if functions else nullcontext():
+        with program.on_line(line):
+            program.operator("aten::mm", 20, 5)
+        begin, numbers = program.at, {"Sequence number": 20, "Fwd thread id": 1, "External id": 90}
+        program.row("cpu_op", f"{ENGINE_CALL}MmBackward0", begin + 2, 30, MAIN, **numbers)
+        parts = [(BACKWARD, 0, 10), (line, 10, 20), (BACKWARD, 20, 40)]
+        if functions:
+            parts = [(BACKWARD, 0, 40), (line, 10, 20)]
+        for name, start, end in parts:
+            program.line(name, begin + start, begin + end)
+        program.at += 40
+    rows = {row.line: row for row in program.lines(tmp_path).lines}
+    assert (rows[line].host_ns, rows[line].backward_ns) == (22_000, 20_000)
 
 
 def test_threads_number_their_nodes_alike(tmp_path):

@@ -326,6 +326,56 @@ def test_a_line_and_a_function_that_begins_there_are_two_rows(loaded):
     assert counted == {("function", 2, 1.0), ("line", 2, 1.0)}
 
 
+def test_a_line_has_the_lines_that_it_calls_once(loaded):
+    """Line 9 calls the forward, and line 10 the backward, in which a checkpoint runs that again;
+    the recorded lines follow one another, and the forward has a line that calls nothing.
+    """
+    rows = [
+        event("python_function", "train.py(8): step", 0, 1000),
+        event("python_function", "/home/me/net.py(3): forward", 100, 200),
+        event("python_function", "/home/me/net.py(3): forward", 500, 300),
+    ]
+    for name, start, end in (
+        ("train.py(9): step", 0, 100),
+        ("net.py(4): forward", 100, 250),
+        ("net.py(5): forward", 250, 300),
+        ("train.py(9): step", 300, 400),
+        ("train.py(10): step", 400, 500),
+        ("net.py(4): forward", 500, 800),
+        ("train.py(10): step", 800, 1000),
+    ):
+        rows.append(event("python_function", name, start, end - start, tid="lines of 1"))
+    lines = {row["name"]: row for row in answers(loaded(*rows), "lines") if row["kind"] == "line"}
+    assert {name: (row["times"], row["total_ms"]) for name, row in lines.items()} == {
+        "train.py(9): step": (1, 0.4),
+        "train.py(10): step": (1, 0.6),
+        "net.py(4): forward": (2, 0.45),
+        "net.py(5): forward": (1, 0.05),
+    }
+
+
+def test_a_line_counts_within_the_steps_that_its_share_is_of(loaded):
+    """Six calls of 100 µs, of which the first is before the five steps, and the last half behind
+    them, in a function that is open all along.
+    """
+    rows = [event("user_annotation", f"ProfilerStep#{n}", 100 * n, 100) for n in range(1, 6)]
+    rows += [event("cpu_op", "aten::mm", 100 * n + 5, 20) for n in range(7)]
+    rows += [event("python_function", "train.py(3): step", 100 * n, 95) for n in range(5)]
+    rows += [event("python_function", "train.py(3): step", 550, 95)]
+    rows += [event("python_function", "train.py(1): main", 0, 700)]
+    timeline = loaded(*rows)
+    counted = {
+        row["name"]: (row["times"], row["total_ms"], row["percent"])
+        for row in answers(timeline, "lines")
+    }
+    assert counted == {
+        "train.py(1): main": (1, pytest.approx(0.5), pytest.approx(100)),
+        "train.py(3): step": (5, pytest.approx(0.43), pytest.approx(86)),
+    }
+    listed = {row.line: (row.calls, row.host_ns) for row in summarise(timeline).lines}
+    assert listed == {"train.py: main": (1, 70_000), "train.py(3): step": (5, 430_000)}
+
+
 def test_an_answer_says_when_it_has_more_rows(loaded):
     kernels = [kernel(f"k{number}", 10 * number, 5, number) for number in range(21)]
     assert not ask(loaded(*kernels[:20]), "top-kernels").cut

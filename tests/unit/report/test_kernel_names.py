@@ -97,7 +97,7 @@ def test_a_name_is_shortened_to_what_the_kernel_does(name, short):
                 "vectorized_elementwise_kernel<MulFunctor, AUnaryFunctor>",
             ],
         ),
-        (["void f<float>(int)", "void f<float>(long)"], ["f<…>", "f<…> #2"]),
+        (["void f<float>(int)", "void f<float>(long)"], ["f<…>", "f<…> (variant 2)"]),
         ([f"{NATIVE}{MEAN}", "aten::mean"], ["reduce_kernel<MeanOps>", "aten::mean"]),
     ],
 )

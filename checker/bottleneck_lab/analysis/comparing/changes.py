@@ -61,6 +61,11 @@ BESIDE_WORK = 0.9
 takes longer there because it is ahead of the device.
 """
 
+COMMON_LINES = 0.3
+"""Where lines that both sides have are less than this share (0-1) of the time of all lines on one,
+their files differ too much for lines to be compared.
+"""
+
 NOTABLE_SHARE = 0.005
 """A figure below this share of a step on both sides is not judged: nobody would act on it."""
 
@@ -86,6 +91,8 @@ def find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> 
     merged = _renamed(samples[0], matches, one_for_one), samples[1]
     means = _renamed(_means(sides[0], old), matches, one_for_one), _means(sides[1], new)
     keys = _notable(means)
+    if not _share_lines(means):
+        keys = [key for key in keys if key[0] != "line"]
     error_whole, error_part = ERROR_ALONE, ERROR_PART
     if paired:
         error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
@@ -103,6 +110,19 @@ def find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> 
         else each
         for each in changes
     ]
+
+
+def samples_needed(parts: int) -> tuple[int, int]:
+    """Return how many samples of each side give the whole an interval: steps of one capture each,
+    and captures, where so many `parts` are judged, too.
+    """
+    steps = captures = 1
+    while math.isinf(rank_sum_interval([0.0] * steps, [0.0] * steps, 1 - ERROR_ALONE).low):
+        steps += 1
+    confidence = 1 - ERROR_REPEATED / (parts + 1)
+    while math.isinf(signed_rank_interval([0.0] * captures, confidence).low):
+        captures += 1
+    return steps, captures
 
 
 def _renamed(before: Series, matches: Sequence[Match], one_for_one: Mapping[Key, Key]) -> Series:
@@ -221,6 +241,18 @@ def _notable(means: Both) -> list[Key]:
         if gone and came:
             keys.append(max(came, key=lambda key: _mean(after, key)))
     return list(dict.fromkeys(keys))
+
+
+def _share_lines(means: Both) -> bool:
+    """Return True if both sides have lines, and enough of their time on each is in lines that the
+    other has, too.
+    """
+    common = [key for key in means[0] if key[0] == "line" and key in means[1]]
+    for side in means:
+        whole = sum(_mean(side, key) for key in side if key[0] == "line")
+        if sum(_mean(side, key) for key in common) <= COMMON_LINES * whole:
+            return False
+    return True
 
 
 def _mean(means: Series, key: Key) -> float:

@@ -216,7 +216,7 @@ def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[
     old, new = (_joined(each.devices for each in side) for side in (before, after))
     unnamed = ["" in side for side in (old, new)]
     # Where one side does not say which GPU it ran on, only the number can differ.
-    if any(unnamed):
+    if any(unnamed) and "CPU" not in (*old, *new):
         old, new = ({"": sum(side.values())} for side in (old, new))
     if old == new and not all(unnamed) and any(unnamed):
         side = "before" if unnamed[0] else "after"

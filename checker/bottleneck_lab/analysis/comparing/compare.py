@@ -5,13 +5,18 @@ got worse, what stayed the same, and what cannot be told.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.comparing.changes import find_changes, judge_by_means
+from bottleneck_lab.analysis.comparing.changes import (
+    TOLERATED_MODELLED,
+    find_changes,
+    judge_by_means,
+    samples_needed,
+)
 from bottleneck_lab.analysis.comparing.comparability import (
     Difference,
     find_differences,
@@ -29,11 +34,14 @@ from bottleneck_lab.analysis.comparing.comparison import (
     Unit,
     neutral,
 )
+from bottleneck_lab.analysis.comparing.machine_speed import find_slower_machine
 from bottleneck_lab.analysis.comparing.observation import (
     Observation,
     Side,
     by_image,
     observed,
+    on_host,
+    own_kernels,
     scaled_alike,
 )
 from bottleneck_lab.analysis.memory.growth import MemoryUse
@@ -98,6 +106,13 @@ def _compare(before: Side, after: Side) -> Comparison:
     paired, unit = len(old) > 1, _unit(old, new)
     if unit == "image":
         old, new = ([by_image(each) for each in side] for side in (old, new))
+    host_only = len({each.summary.cpu_only for each in (*old, *new)}) > 1
+    if host_only:
+        old, new = ([on_host(each) for each in side] for side in (old, new))
+    library_ns = (0.0, 0.0)
+    if unit == "kernel":
+        library_ns = _library_ns(old), _library_ns(new)
+        old, new = ([own_kernels(each) for each in side] for side in (old, new))
     changes = find_changes(unit, old, new)
     repeats, few = not paired and old[0].repeats and new[0].repeats, _few(changes[0])
     if repeats:
@@ -128,23 +143,28 @@ def _compare(before: Side, after: Side) -> Comparison:
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
         reasons=_reasons(old, new),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
-        findings_gone=_findings_alone(old, new),
-        findings_new=_findings_alone(new, old),
+        findings_gone={} if host_only else _findings_alone(old, new),
+        findings_new={} if host_only else _findings_alone(new, old),
         differences=differences,
         unit=unit,
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
         memory=_memory(old, new),
         repeats=repeats,
         mean_speedup=whole.before / whole.after if whole.after else None,
-        waits_per_step=None if unit != "step" else (_waits(old), _waits(new)),
+        waits_per_step=(_waits(old), _waits(new)) if unit == "step" and not host_only else None,
         ranks=max(len(o.summary.ranks) for o in (*old, *new)),
         calibrated_ns=calibrated_ns,
-        tolerated=TOLERATED_REPEATED if paired else TOLERATED_ALONE,
+        tolerated=_tolerated(paired=paired, repeats=repeats),
         long_steps=[] if paired or unit != "step" else _long_steps(old[0], new[0]),
         batches_per_step=batches if all(batches) else None,
         same_code=same_code,
         startup_ns=(_startup_ns(old), _startup_ns(new)),
         flop_per_call=_flop_per_call(old, new),
+        host_only=host_only,
+        load_known=unit == "kernel" or _is_load_known([*old, *new]),
+        exact_lines=all(each.figures.exact_lines for each in (*old, *new)),
+        library_ns=library_ns,
+        needed=samples_needed(sum(each.group != "step" for each in changes)),
     )
 
 
@@ -153,7 +173,25 @@ def _unit(old: list[Observation], new: list[Observation]) -> Unit:
     both = [*old, *new]
     if all(observation.summary.steps for observation in both):
         return "step"
-    return "image" if all(observation.batches for observation in both) else "recording"
+    if all(observation.batches for observation in both):
+        return "image"
+    timed_by_ncu = all(
+        each.conditions and each.conditions.tool == "ncu" and each.figures.mean_step_ns
+        for each in both
+    )
+    return "kernel" if timed_by_ncu else "recording"
+
+
+def _library_ns(side: Sequence[Observation]) -> float:
+    """Return the time of a library's kernels beside one's own; 0 without either."""
+    times = [each.figures.mean_step_ns - own_kernels(each).figures.mean_step_ns for each in side]
+    return float(np.mean(times))
+
+
+def _tolerated(*, paired: bool, repeats: bool) -> float:
+    if repeats:
+        return TOLERATED_MODELLED
+    return TOLERATED_REPEATED if paired else TOLERATED_ALONE
 
 
 def _few(whole: FigureChange) -> bool:
@@ -181,7 +219,19 @@ def _find_differences(old: list[Observation], new: list[Observation]) -> list[Di
         when = "before" if marked[0] else "after"
         sentence = f"steps are marked only {when}, and a step is no match for a whole recording"
         differences.append(Difference("settings", sentence))
+    kinds = {each.kind for each in differences}
+    modelled = any(each.repeats for each in (*old, *new))
+    # Other loads, settings or devices explain slower operators already; captures in turns have the
+    # same machine.
+    if len(old) == 1 and not modelled and not kinds & {"load", "settings", "device", "program"}:
+        differences += find_slower_machine(old[0].call_times, new[0].call_times)
     return differences
+
+
+def _is_load_known(captures: Iterable[Observation]) -> bool:
+    """Return True if it is known how busy the machine was, or times do not depend on it."""
+    known = (each.conditions for each in captures if not each.repeats)
+    return all(each.load or each.calibrated_ns for each in known if each)
 
 
 def _withheld(

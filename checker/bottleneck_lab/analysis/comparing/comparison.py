@@ -11,7 +11,8 @@ from bottleneck_lab.analysis.statistics import Change
 from bottleneck_lab.analysis.steps.figures import Group
 from bottleneck_lab.trace.names import FIXED_PRICE
 
-Unit = Literal["step", "image", "recording"]
+Unit = Literal["step", "image", "kernel", "recording"]
+"""What the times of a comparison are of; `kernel`: of all kernels that ncu measured."""
 
 TOLERATED_ALONE = 0.05
 """Two recordings of the same code differ by a few percent that their steps do not show: with one
@@ -87,7 +88,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
     `differences`: what differs beside the code; while there is any, nothing is called the same, and
     under other settings nothing faster or slower. `unit`: what `speedup` compares the time of: a
-    step, an image that a server answered, or without either the whole recording. `memory` is of
+    step, an image that a server answered, one's own kernels in reports of ncu, or without any of
+    these the whole recording. `memory` is of
     devices whose allocations every capture holds.
     """
 
@@ -126,6 +128,18 @@ class Comparison(msgspec.Struct, frozen=True):
     """The largest gain that a check of the lab can measure, where it has such a limit."""
     cpu_only: bool = False
     """No capture has an accelerator: the CPU is the device."""
+    needed: tuple[int, int] = (0, 0)
+    """How many samples of each side an interval of the whole takes: steps (or images) of one
+    capture a side, and captures.
+    """
+    library_ns: tuple[float, float] = (0.0, 0.0)
+    """The library's kernels in reports of ncu, before and after, which no other figure counts."""
+    load_known: bool = True
+    """It was recorded how busy the machine was, or times do not depend on it."""
+    exact_lines: bool = True
+    """Lines of Python are compared; else functions, as torch.profiler alone records them."""
+    host_only: bool = False
+    """The CPU is the device on one side alone: what the host did is compared, and no devices."""
     measures: bool = False
     """The program measures others: how long it takes is neither good nor bad."""
     calibrated_ns: tuple[float, float] | None = None

@@ -30,9 +30,9 @@ def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> 
     """Match the kernels that are only in `after` with those only in `before` that they replace; a
     kernel is matched once at most.
 
-    First by name without sizes, architectures and types; then a compiler's fused kernel by the
-    operators in its name; then by the operator that launched it, where one kernel before stands
-    against one after. `origins`: the launching operator by kernel.
+    First by name without parameters, then also without sizes, architectures and types; then a
+    compiler's fused kernel by the operators in its name; then by the operator that launched it,
+    where one kernel before stands against one after. `origins`: the launching operator by kernel.
     """
     kernels = [{name for group, name in side if group == "kernel"} for side in (before, after)]
     removed, added = kernels[0] - kernels[1], kernels[1] - kernels[0]
@@ -40,16 +40,27 @@ def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> 
     def origin(name: str) -> str:
         return origins.get(name, "")
 
+    by_signature = _one_against_one(removed, added, _without_parameters)
     by_name = _one_against_one(removed, added, _plain)
     by_operators = _fused(removed, added, origins)
     by_origin = _one_against_one(removed, added, origin)
     matches: list[Match] = []
-    for match in (*by_name, *by_operators, *by_origin):
+    for match in (*by_signature, *by_name, *by_operators, *by_origin):
         if match.new in added and removed.issuperset(match.old):
             matches.append(match)
             added.discard(match.new)
             removed.difference_update(match.old)
     return matches
+
+
+def _without_parameters(name: str) -> str:
+    """Return a C++ kernel's name with its template arguments alone; "" for other names."""
+    depth = 0
+    for at in range(len(name) - 1, -1, -1) if name.endswith(")") else ():
+        depth += {")": 1, "(": -1}.get(name[at], 0)
+        if not depth:
+            return name[:at]
+    return ""
 
 
 def _plain(name: str) -> str:

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.comparing.comparability import Conditions, find_conditions
+from bottleneck_lab.analysis.comparing.machine_speed import CallTimes, find_call_times
+from bottleneck_lab.analysis.counters.kernel_counters import LIBRARY
 from bottleneck_lab.analysis.steps.figures import (
     Series,
     StepFigures,
@@ -46,6 +48,7 @@ class Observation:
     code: Mapping[str, str] = field(default_factory=dict)
     flop_per_call: Mapping[str, float] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    call_times: Mapping[str, CallTimes] = field(default_factory=dict)
 
 
 Side = Timeline | Observation | Sequence[Timeline | Observation]
@@ -79,6 +82,7 @@ def observe(
         code=code_of(analysis.summary),
         flop_per_call=_find_flop(timeline),
         shapes=_find_shapes(timeline),
+        call_times=find_call_times(timeline),
     )
 
 
@@ -114,6 +118,35 @@ def by_image(observation: Observation) -> Observation:
     """Return a server's capture with the figures for an image as its figures."""
     assert observation.served is not None, "the unit is an image only of servers"
     return replace(observation, figures=observation.served)
+
+
+def on_host(observation: Observation) -> Observation:
+    """Return a capture without what only one of two devices has, if one is the CPU: the times of
+    ranges and lines stay, and of operators those on the host.
+    """
+    figures = observation.figures
+    kept = {
+        key: values
+        for key, values in figures.series.items()
+        if key[0] in ("step", "range", "line") or (key[0] == "operator" and not figures.on_host)
+    }
+    figures = replace(figures, series=kept | figures.on_host, origins={}, beside_work={})
+    return replace(observation, figures=figures)
+
+
+def own_kernels(observation: Observation) -> Observation:
+    """Return a report of ncu with the user's own kernels, and their sum as its whole: launches of a
+    library were measured beside them. A report of a library's kernels alone is as it is.
+    """
+    figures = observation.figures
+    kernels = {key: values for key, values in figures.series.items() if key[0] == "kernel"}
+    own = {key: values for key, values in kernels.items() if not LIBRARY.search(key[1])}
+    own = own or kernels
+    whole = np.sum(list(own.values()), axis=0)
+    figures = replace(
+        figures, series={("step", "time"): whole, **own}, mean_step_ns=float(np.mean(whole))
+    )
+    return replace(observation, figures=figures)
 
 
 def scaled_alike(
@@ -153,5 +186,9 @@ def _scaled(observation: Observation, factor: float) -> Observation:
 
 
 def _scaled_figures(figures: StepFigures, factor: float) -> StepFigures:
-    series = {key: values * factor for key, values in figures.series.items()}
-    return replace(figures, series=series, mean_step_ns=figures.mean_step_ns * factor)
+    series, on_host = (
+        {key: values * factor for key, values in some.items()}
+        for some in (figures.series, figures.on_host)
+    )
+    mean_step_ns = figures.mean_step_ns * factor
+    return replace(figures, series=series, on_host=on_host, mean_step_ns=mean_step_ns)

@@ -28,6 +28,11 @@ class Backward(NamedTuple):
     node: SmallInts
     forward: SmallInts
 
+    @property
+    def rows(self) -> SmallInts:
+        """The rows that are operators of the backward."""
+        return np.flatnonzero(self.node == np.arange(len(self.node))).astype(np.int32)
+
     def undone(self, own: NDArray[np.bool_]) -> SmallInts:
         """Return, for each row, the one of the forward that it counts to; most are their own. So
         are the `own` rows, a mask, though they ran in a backward.

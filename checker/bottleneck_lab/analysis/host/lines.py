@@ -42,7 +42,7 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
-_LIBRARY = re.compile(
+LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|PIL|threading|contextlib|site-packages|dist-packages"
     r"|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
     # Python's own, of which a profiler cuts the path to them
@@ -185,7 +185,7 @@ def code_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
     ]
     # Where no line was recorded: the frames of the user's own functions, then the operators that
     # no other encloses.
-    own = ~named(timeline, timeline.python, _LIBRARY)
+    own = ~named(timeline, timeline.python, LIBRARY)
     functions, whole = take(timeline.python, own), _all_along(timeline)[own].tolist()
     function_names = [
         _called(without_folders(name), open_all_along)
@@ -407,6 +407,8 @@ class _Charges(NamedTuple):
     traced: NDArray[np.bool_]
     backward_ns: Ints
     """The time of rows of the backward, without that of those inside; 0 of all others."""
+    operator_ns: Ints
+    """The time of each operator; of the backward's, without that on lines which run in it."""
 
 
 def _charges(
@@ -431,21 +433,50 @@ def _charges(
     undone = backward.undone(own)
     traced = (undone != np.arange(len(undone))) & (lines[undone] >= 0)
     undone = np.where(traced, undone, np.arange(len(undone)))
-    return _Charges(
-        lines[undone], tracks_of[undone], traced, _own_times(timeline.operators, calls, backward)
-    )
+    undoing = named(timeline, timeline.operators, _ENGINE)
+    undoing |= np.isin(rows, backward.rows)
+    operator_ns = timeline.operators.end - timeline.operators.start
+    operator_ns -= _times_on_other_lines(timeline, undoing, tracks_of[rows], began[rows])
+    times = np.zeros(len(calls.layer), dtype=np.int64)
+    times[rows] = operator_ns
+    # What began on another line is no part of the time on this one.
+    backward_ns = _without_those_inside(calls, backward, times, began)
+    return _Charges(lines[undone], tracks_of[undone], traced, backward_ns, operator_ns)
 
 
-def _own_times(operators: HostTable, calls: CallTree, backward: Backward) -> Ints:
-    """Return the time of each row of the backward without that of those inside it, ns."""
-    own = np.zeros(len(calls.layer), dtype=np.int64)
-    own[calls.rows(OPERATOR)] = operators.end - operators.start
-    nodes = np.flatnonzero(backward.node == np.arange(len(own)))
-    duration, above = own[nodes], calls.tree.parent[nodes]
-    inside = np.where(above >= 0, backward.node[above], -1)
-    own = np.zeros(len(own), dtype=np.int64)
-    own[nodes] = duration
-    np.subtract.at(own, inside[inside >= 0], duration[inside >= 0])
+def _times_on_other_lines(
+    timeline: Timeline, undoing: NDArray[np.bool_], tracks: SmallInts, began: SmallInts
+) -> Ints:
+    """Return how long other lines ran in each operator of the backward (`undoing`, a mask) than the
+    one on which it began, ns: those of a checkpoint's second forward have that time themselves.
+
+    `tracks` has the lines of each operator's thread (-1: none).
+    """
+    operators = timeline.operators
+    elsewhere = np.zeros(len(operators), dtype=np.int64)
+    undoing = undoing & (began >= 0)
+    for track in np.unique(tracks[undoing]).tolist():
+        lines, mine = take(timeline.python, timeline.python.thread == track), tracks == track
+        for name in np.unique(began[undoing & mine]).tolist():
+            rows = np.flatnonzero(undoing & mine & (began == name))
+            others = union_of(lines, lines.name != name)
+            start, end = operators.start[rows], operators.end[rows]
+            elsewhere[rows] = iv.covered_within(others, start, end)
+    return elsewhere
+
+
+def _without_those_inside(
+    calls: CallTree, backward: Backward, times: Ints, began: SmallInts
+) -> Ints:
+    """Return the `times` of each row of the backward without those of the rows of the backward that
+    it holds, and that began where it did; 0 of all other rows.
+    """
+    rows, own = backward.rows, np.zeros(len(times), dtype=np.int64)
+    own[rows] = times[rows]
+    above = calls.tree.parent[rows]
+    above = np.where(above >= 0, backward.node[above], np.int32(-1))
+    inside = (above >= 0) & (began[above] == began[rows])
+    np.subtract.at(own, above[inside], times[rows[inside]])
     return np.maximum(own, 0)
 
 
@@ -482,7 +513,8 @@ def _of_track(
         )
     )
     duration = operators.end - operators.start
-    undoing += _backward_by_name(timeline, line, np.where(charges.traced[rows], 0, duration), count)
+    untraced = np.where(charges.traced[rows], 0, charges.operator_ns)
+    undoing += _backward_by_name(timeline, line, untraced, count)
     times, hosts = by_line(lines.name), by_line(lines.name, lines.end - lines.start)
     called = line[outer]
     counts, lengths = (by_line(called, values) for values in (None, duration[outer]))
@@ -528,6 +560,20 @@ def _backward_by_name(timeline: Timeline, line: SmallInts, duration: Ints, count
     return times.astype(np.int64)
 
 
+def own_frames(timeline: Timeline) -> HostTable:
+    """Return the frames of the user's own functions on threads that work in the steps."""
+    return take(timeline.python, _is_own_frame(timeline))
+
+
+def _is_own_frame(timeline: Timeline) -> NDArray[np.bool_]:
+    python = timeline.python
+    # A loader's workers have a list of their own. A thread that neither calls operators nor the
+    # runtime, as a monitor that sleeps, is no part of a step.
+    working = np.union1d(timeline.operators.thread, timeline.runtime.thread)
+    own = np.isin(python.thread, working) & ~np.isin(python.thread, worker_threads(timeline))
+    return own & ~named(timeline, python, LIBRARY)
+
+
 def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     """Return the frames of the user's own functions, of which a trace tells only where they are
     defined.
@@ -535,14 +581,15 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     python = timeline.python
     if not (calls.layer == PYTHON).any():
         return []
-    own = ~named(timeline, python, _LIBRARY)
-    # A loader's workers have a list of their own.
-    own &= ~np.isin(python.thread, worker_threads(timeline))
-    # A thread that neither calls operators nor the runtime, as a monitor that sleeps, is no part of
-    # a step.
-    working = np.union1d(timeline.operators.thread, timeline.runtime.thread)
-    own &= np.isin(python.thread, working)
-    rows, duration = calls.rows(PYTHON)[own], (python.end - python.start)[own]
+    own = _is_own_frame(timeline)
+    # Only the part inside the steps counts.
+    start, end = python.start.copy(), python.end.copy()
+    for rank in timeline.ranks:
+        mine, window = python.rank == rank, host_window(timeline, rank)
+        start[mine] = np.maximum(start[mine], window.start)
+        end[mine] = np.minimum(end[mine], window.end)
+    own &= end >= start
+    rows, duration = calls.rows(PYTHON)[own], (end - start)[own]
     layer = np.full(len(calls.layer), -1, dtype=np.int8)
     layer[rows] = PYTHON
     nearest = nearest_above(replace(calls, layer=layer), PYTHON)
@@ -560,7 +607,7 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     for sums, some, values in (
         (device, nearest[undone] >= 0, calls.device_ns),
         (backward_device, traced, calls.device_ns),
-        (undoing, traced, _own_times(timeline.operators, calls, backward)),
+        (undoing, traced, _times_without_frames(timeline, calls, backward, rows)),
     ):
         np.add.at(sums, nearest[undone[some]], values[some])
     key = python.name[own].astype(np.int32) * 2 + _all_along(timeline)[own]
@@ -579,6 +626,26 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
         )
         for i in np.flatnonzero(times).tolist()
     ]
+
+
+def _times_without_frames(
+    timeline: Timeline, calls: CallTree, backward: Backward, frames: SmallInts
+) -> Ints:
+    """Return the time of each row of the backward without that of rows of the backward, and of
+    these `frames`, inside it: a checkpoint's second forward has that itself. 0 of all other rows.
+    """
+    operators, python = timeline.operators, timeline.python
+    times, own = (np.zeros(len(calls.layer), dtype=np.int64) for _ in range(2))
+    times[calls.rows(OPERATOR)] = operators.end - operators.start
+    times[calls.rows(PYTHON)] = python.end - python.start
+    inside = np.concatenate([backward.rows, frames])
+    layer = np.full(len(calls.layer), -1, dtype=np.int8)
+    layer[inside] = OPERATOR
+    above = nearest_above(replace(calls, layer=layer), OPERATOR)[inside]
+    held = (above >= 0) & (backward.node[above] == above)
+    own[backward.rows] = times[backward.rows]
+    np.subtract.at(own, above[held], times[inside[held]])
+    return np.maximum(own, 0)
 
 
 def _called(name: str, all_along: bool) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
 from bottleneck_lab.analysis.device.time import CPU, DeviceTime
-from bottleneck_lab.analysis.host.lines import line_tracks
+from bottleneck_lab.analysis.host.lines import line_tracks, own_frames
+from bottleneck_lab.analysis.host.nesting import nest
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
     CallTree,
@@ -61,7 +62,9 @@ class StepFigures:
 
     `origins`: which operator launched most of a kernel, by the kernel's name; a kernel that is
     renamed or fused is told by it. `beside_work`: of a range, a line or a wait of the host, its
-    whole time, ns, and how much of that a device of its rank worked meanwhile.
+    whole time, ns, and how much of that a device of its rank worked meanwhile. `on_host`: the
+    operators by their own time on the host, where `series` has what they launched. `exact_lines`:
+    lines that ran, else functions.
     """
 
     steps: int
@@ -69,6 +72,8 @@ class StepFigures:
     origins: dict[str, str]
     mean_step_ns: float
     beside_work: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    on_host: Series = field(default_factory=dict)
+    exact_lines: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +110,9 @@ def _find_beside_work(
     """Return, by range, line and wait of the host, its time in its rank's window and how much of
     that lies beside work of the rank's devices, ns; nothing without devices.
     """
-    lines = np.isin(timeline.python.thread, line_tracks(timeline))
     tables: dict[Group, HostTable] = {
         "range": timeline.ranges,
-        "line": take(timeline.python, lines),
+        "line": _lines(timeline),
         "sync": take(timeline.runtime, waiting_calls(timeline)),
     }
     sums: dict[Key, tuple[int, int]] = {}
@@ -149,7 +153,7 @@ def find_work_figures(timeline: Timeline) -> StepFigures:
     mean_step_ns = float(costs.mean())
     if steps:
         costs = even_out(costs)
-    operators, origins = _operator_series(timeline, edges, ends, count)
+    operators, on_host, origins = _operator_series(timeline, edges, ends, count)
     series: Series = {("step", "time"): costs}
     for part in (
         # A step's work is what it launched; a report counts what began before the last of it ended.
@@ -162,7 +166,10 @@ def find_work_figures(timeline: Timeline) -> StepFigures:
         _line_series(timeline, edges, ends, count),
     ):
         series |= part
-    return StepFigures(count, series, origins, mean_step_ns)
+    exact_lines = bool(line_tracks(timeline))
+    return StepFigures(
+        count, series, origins, mean_step_ns, on_host=on_host, exact_lines=exact_lines
+    )
 
 
 def find_served_figures(
@@ -176,7 +183,7 @@ def find_served_figures(
     count = len(cuts) - 1
     edges = dict.fromkeys(timeline.ranks, cuts[:-1])
     ends = dict.fromkeys(timeline.ranks, int(cuts[-1]))
-    operators, origins = _operator_series(timeline, edges, ends, count)
+    operators, on_host, origins = _operator_series(timeline, edges, ends, count)
     ranges = timeline.ranges
     step = _step_of(ranges, ranges.start, edges, ends, count)
     series: Series = _parts_between(times, dict.fromkeys(timeline.ranks, cuts))
@@ -191,9 +198,12 @@ def find_served_figures(
         _line_series(timeline, edges, ends, count),
     ):
         series |= part
-    each = {key: values / stretches.images for key, values in series.items()}
+    each, on_host = (
+        {key: values / stretches.images for key, values in some.items()}
+        for some in (series, on_host)
+    )
     whole_ns = float(cuts[-1] - cuts[0]) / float(stretches.images.sum())
-    return StepFigures(count, each, origins, whole_ns)
+    return StepFigures(count, each, origins, whole_ns, on_host=on_host)
 
 
 def find_step_parts(times: Sequence[DeviceTime], steps: Sequence[Step]) -> Series:
@@ -288,27 +298,31 @@ def _kernel_series(
 
 def _operator_series(
     timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
-) -> tuple[Series, dict[str, str]]:
-    """Return (the operators' own times, as `own_times` returns them, by step; which operator
-    launched most of a kernel, by the kernel's name).
+) -> tuple[Series, Series, dict[str, str]]:
+    """Return (the operators' own times, as `own_times` returns them, by step; on the host, where
+    these are the device's; which operator launched most of a kernel, by the kernel's name).
     """
-    sums: dict[int, Floats64] = defaultdict(lambda: np.zeros(count))
+    where = (True, False) if len(timeline.device) else (False,)
+    sums: dict[tuple[bool, int], Floats64] = defaultdict(lambda: np.zeros(count))
     launches: Counter[tuple[int, int]] = Counter()
     for part in in_parts(timeline):
         calls, operators = build_calls(part, python=False), part.operators
-        own = own_times(part, calls, on_device=len(timeline.device) > 0)
         step = _step_of(operators, operators.start, edges, ends, count)
-        for name, values in _sums(operators.name, step, own, count):
-            sums[name] += values
+        for on_device in where:
+            own = own_times(part, calls, on_device=on_device)
+            for name, values in _sums(operators.name, step, own, count):
+                sums[on_device, name] += values
         launches.update(_launches(part, calls))
-    share = max(len(edges), 1)
-    series: Series = {
-        ("operator", timeline.strings[name]): sums[name] / share for name in sorted(sums)
-    }
+    series: dict[bool, Series] = {True: {}, False: {}}
+    for on_device, name in sorted(sums):
+        values = sums[on_device, name] / max(len(edges), 1)
+        series[on_device]["operator", timeline.strings[name]] = values
     # The operator of most launches of a kernel is the last one that it is told of.
     by_launches = sorted(launches, key=lambda pair: (launches[pair], pair))
     origins = {timeline.strings[kernel]: timeline.strings[name] for kernel, name in by_launches}
-    return series, origins
+    if len(timeline.device):
+        return series[True], series[False], origins
+    return series[False], {}, origins
 
 
 def _wait_series(
@@ -328,14 +342,25 @@ def _wait_series(
 def _line_series(
     timeline: Timeline, edges: dict[int, Ints], ends: dict[int, int], count: int
 ) -> Series:
-    """Return the host's time on each of the user's own lines by step, where lines were recorded."""
-    python, share = timeline.python, max(len(edges), 1)
-    step = _step_of(python, python.start, edges, ends, count)
-    step[~np.isin(python.thread, line_tracks(timeline))] = -1
+    """Return the host's time on each of the user's own lines by step or, where none were recorded,
+    in each of the user's own functions, without those that it calls.
+    """
+    rows = _lines(timeline)
+    parent, own_ns = nest(rows).parent, rows.end - rows.start
+    np.subtract.at(own_ns, parent[parent >= 0], (rows.end - rows.start)[parent >= 0])
+    step = _step_of(rows, rows.start, edges, ends, count)
     return {
-        ("line", timeline.strings[name]): values / share
-        for name, values in _sums(python.name, step, python.end - python.start, count)
+        ("line", timeline.strings[name]): values / max(len(edges), 1)
+        for name, values in _sums(rows.name, step, np.maximum(own_ns, 0), count)
     }
+
+
+def _lines(timeline: Timeline) -> HostTable:
+    """Return the user's own lines that ran; without these, the frames of the user's functions."""
+    tracks = line_tracks(timeline)
+    if not tracks:
+        return own_frames(timeline)
+    return take(timeline.python, np.isin(timeline.python.thread, tracks))
 
 
 def _range_series(steps: list[Step], count: int) -> Series:

@@ -17,6 +17,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_ahead,
     describe_differences,
     describe_headline,
+    describe_limits,
     describe_memory,
     describe_others,
     describe_samples,
@@ -85,10 +86,11 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
     apart, the parts of which nothing can be told either are left to the page.
     """
     kernels = kernel_labels(comparison)
-    is_told = comparison.outcome in ("better", "worse")
-    for group in GROUPS:
-        if not is_told and group not in ALWAYS and _is_open(comparison, group):
-            continue
+    always = GROUPS if comparison.outcome in ("better", "worse") else ALWAYS
+    if comparison.unit == "kernel":
+        always = (*always, "kernel")
+    groups = [group for group in GROUPS if group in always or not _is_open(comparison, group)]
+    for group in groups:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
         often = describe_waits(comparison) if group == "sync" else ""
@@ -97,6 +99,9 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         _print_changes(sheet, comparison, group, kernels)
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
+    if limits := describe_limits(comparison, groups):
+        sheet.blank()
+        sheet.line(limits, indent=1, style="dim")
 
 
 def _is_open(comparison: Comparison, group: str) -> bool:
@@ -123,7 +128,9 @@ def _print_changes(
         word = judge_change(change)
         outcome = (f" {_SHORT.get(word, word):8}", _STYLES[word])
         label = " ".join(
-            sheet.safe(label_change(change, kernels, cpu_only=comparison.cpu_only)).split()
+            sheet.safe(
+                label_change(change, kernels, cpu_only=comparison.cpu_only, unit=comparison.unit)
+            ).split()
         )
         if len(label) <= room:
             sheet.write(Text.assemble(outcome, figures, label))

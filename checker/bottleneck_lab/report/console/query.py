@@ -3,59 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
+from bottleneck_lab.analysis.questions import Question
+from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.words import format_bytes
 
 _LEAST_TEXT = 16
 """Columns of text that would be folded to fewer letters make a table that nobody can read."""
+_LEAST_LINE = 24
+"""The name of a line of Python is cut and not folded, and to no fewer letters."""
+_GAP, _NARROW_GAP = 3, 2
+"""What Rich puts between two columns, and with collapsed padding."""
 
 
-def render_query(result: QueryResult, console: Console, *, short: bool) -> None:
-    """Print the rows to fit a terminal; with `short`, kernels have their short names, and bytes the
-    units of a report.
+class _Column(NamedTuple):
+    """A column of a table: `lines` if it holds names of lines of Python."""
+
+    head: str
+    cells: list[str]
+    numbers: bool
+    lines: bool
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, [*self.head.split("\n"), *self.cells]))
+
+    @property
+    def least(self) -> int:
+        """To how few letters its cells may be cut or folded; a number stays on one line."""
+        if self.numbers:
+            return self.longest
+        least = _LEAST_LINE if self.lines else _LEAST_TEXT
+        return min(self.longest, max(least, *map(len, self.head.split("\n"))))
+
+
+def render_query(result: QueryResult, console: Console, question: Question | None = None) -> None:
+    """Print the rows to fit a terminal. Those of a ready question have short names of kernels and
+    lines, bytes in the units of a report, and no empty column; where a terminal is narrow, they
+    come without the question's spare columns.
     """
-    labels: dict[str, str] = {}
-    if short and "name" in result.columns:
-        names = [row[result.columns.index("name")] for row in result.rows]
-        labels = short_names(name for name in names if isinstance(name, str))
-    cells = [
-        [
-            format_bytes(value)
-            if short and column == "bytes" and isinstance(value, int)
-            else labels.get(str(value), _format_cell(value))
-            for column, value in zip(result.columns, row, strict=True)
-        ]
-        for row in result.rows
-    ]
-    table, least_width = Table(box=box.SIMPLE_HEAD, pad_edge=False), 0
-    for column, name in enumerate(result.columns):
-        number = all(isinstance(row[column], int | float | None) for row in result.rows)
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-        # A number stays on one line; a text may be folded, but not to a few letters a line.
-        longest = max(len(row[column]) for row in cells)
-        least_width += max(len(name), longest if number else min(longest, _LEAST_TEXT)) + 3
-    if least_width > console.width:
-        _print_records(result.columns, cells, console)
+    columns, left_out = _columns(result, short=question is not None), list[str]()
+    narrow = question is not None and _least_width(columns, _GAP) > console.width
+    table = columns
+    if question and narrow:
+        table = [each._replace(head="\n".join(each.head.rsplit("_", 1))) for each in columns]
+        for name in question.spare:
+            if _least_width(table, _NARROW_GAP) > console.width and name in result.columns:
+                head = "\n".join(name.rsplit("_", 1))
+                left_out += [name for each in table if each.head == head]
+                table = [each for each in table if each.head != head]
+    gap = _NARROW_GAP if narrow else _GAP
+    if _least_width(table, gap) > console.width:
+        _print_records(columns, console)
         return
-    for row in cells:
+    _print_table(table, gap, console)
+    if left_out:
+        named = " and ".join([", ".join(left_out[:-1]), left_out[-1]][len(left_out) == 1 :])
+        console.print(f"Without {named}, for which there is no room here: `--json` has all.")
+
+
+def _columns(result: QueryResult, *, short: bool) -> list[_Column]:
+    columns = []
+    for head, values in zip(result.columns, zip(*result.rows, strict=True), strict=True):
+        lines = short and any(isinstance(each, str) and LINE.match(each) for each in values)
+        if not short or any(each is not None for each in values):
+            cells = _short_cells(head, values) if short else [*map(_format_cell, values)]
+            numbers = all(isinstance(each, int | float | None) for each in values)
+            columns.append(_Column(head, cells, numbers, lines))
+    return columns
+
+
+def _short_cells(head: str, values: Sequence[Any]) -> list[str]:
+    """Return the cells of a column as a report has them."""
+    if head == "bytes":
+        return [format_bytes(each) if isinstance(each, int) else "" for each in values]
+    labels = short_names(each for each in values if isinstance(each, str) and head == "name")
+    return [
+        without_folders(each)
+        if isinstance(each, str) and LINE.match(each)
+        else labels.get(str(each), _format_cell(each))
+        for each in values
+    ]
+
+
+def _least_width(columns: Sequence[_Column], gap: int) -> int:
+    return sum(each.least + gap for each in columns)
+
+
+def _print_table(columns: Sequence[_Column], gap: int, console: Console) -> None:
+    sheet = Sheet(console)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=gap == _NARROW_GAP)
+    room = console.width - sum(gap + (not each.lines) * each.longest for each in columns)
+    cells = []
+    for each in columns:
+        justify: JustifyMethod = "right" if each.numbers else "left"
+        table.add_column(Text(each.head), justify=justify, overflow="fold", no_wrap=each.lines)
+        most = max(each.least, room)
+        cells.append([sheet.fit_name(cell, most) if each.lines else cell for cell in each.cells])
+    for row in zip(*cells, strict=True):
         table.add_row(*map(Text, row))
     console.print(table)
 
 
-def _print_records(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+def _print_records(columns: Sequence[_Column], console: Console) -> None:
     """Print the cells of each row one below the other, for more columns than a terminal holds."""
-    for number, cells in enumerate(rows, start=1):
+    for number, cells in enumerate(zip(*(each.cells for each in columns), strict=True), start=1):
         console.print(Text(f"row {number:,}", style="bold"))
         record = Table.grid(padding=(0, 2))
-        for name, cell in zip(columns, cells, strict=True):
-            record.add_row(Text(f"  {name}"), Text(cell))
+        for column, cell in zip(columns, cells, strict=True):
+            record.add_row(Text(f"  {column.head}"), Text(cell))
         console.print(record)
 
 

@@ -8,6 +8,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_ahead,
     describe_differences,
     describe_headline,
+    describe_limits,
     describe_memory,
     describe_others,
     describe_samples,
@@ -52,13 +53,15 @@ def comparison_section(comparison: Comparison) -> Section:
         tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
     for group in GROUPS:
         title = title_group(comparison, group)
-        changes, rows = shown_changes(comparison, group), []
+        changes, rows = shown_changes(comparison, group, most=None), []
         for change in changes:
             word = judge_change(change)
             outcome = tag("b", word, class_=_STYLES[word])
             rows.append(
                 [
-                    label_change(change, kernels, cpu_only=comparison.cpu_only),
+                    label_change(
+                        change, kernels, cpu_only=comparison.cpu_only, unit=comparison.unit
+                    ),
                     format_change_time(change.before),
                     format_change_time(change.after),
                     format_ratio(change),
@@ -66,7 +69,7 @@ def comparison_section(comparison: Comparison) -> Section:
                     outcome,
                 ]
             )
-        others = describe_others(comparison, group)
+        others = describe_others(comparison, group, most=None)
         if others:
             rows.append(["others", *others, "", "", ""])
         often = describe_waits(comparison) if group == "sync" else ""
@@ -85,6 +88,8 @@ def comparison_section(comparison: Comparison) -> Section:
             )
         if ahead := describe_ahead(changes):
             tables.append(tag("p", ahead, class_="soft"))
+    if limits := describe_limits(comparison, GROUPS):
+        tables.append(tag("p", limits, class_="soft"))
     findings = [
         tag("p", f"{title}: {'; '.join(titles)}.") for title, titles in list_findings(comparison)
     ]
