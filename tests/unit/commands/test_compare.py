@@ -235,3 +235,35 @@ def test_a_program_is_no_damaged_capture(tmp_path, command):
     error = CliRunner().invoke(app, [command, *names]).exception
     assert "program.py is a program, not a capture" in str(error)
     assert "`diff OLD NEW`" in error.remedy
+
+
+def test_lines_of_a_second_run_are_compared(tmp_path, monkeypatch):
+    """As `lab profile --stack` records them: operators in one run, lines in another."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    for side, us in (("before", 800), ("after", 300)):
+        shared = {"ph": "X", "pid": 1, "tid": 1}
+        rows = [
+            shared | {"cat": category, "name": name, "ts": 1000 * step, "dur": dur}
+            for step in range(8)
+            for category, name, dur in (
+                ("user_annotation", f"ProfilerStep#{step}", 1000),
+                ("cpu_op", "aten::mm", us),
+            )
+        ]
+        lines = [
+            {**row, "cat": "python_function", "tid": "lines of 1", "name": "train.py(7): step"}
+            for row in rows
+            if row["cat"] == "cpu_op"
+        ]
+        folder = tmp_path / side
+        folder.mkdir()
+        for file, events in (("trace.json", rows), ("frames.json", rows + lines)):
+            (folder / file).write_text(json.dumps({"traceEvents": events}))
+        described = {"files": ["trace.json"], "frames": ["frames.json"]}
+        (folder / "capture.json").write_text(json.dumps(described))
+    sides = [str(tmp_path / side) for side in ("before", "after")]
+    done = CliRunner().invoke(app, ["compare", *sides, "--json"])
+    assert done.exit_code == 0, done.output
+    changes = json.loads(done.stdout)["comparison"]["changes"]
+    (line,) = [each for each in changes if each["group"] == "line"]
+    assert (line["what"], line["before"], line["after"]) == ("train.py: step", 800_000, 300_000)

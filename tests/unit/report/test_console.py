@@ -21,6 +21,8 @@ from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.host.workers import WorkerLine, WorkerUse
+from bottleneck_lab.analysis.query import QueryResult
+from bottleneck_lab.analysis.questions import find_question
 from bottleneck_lab.analysis.selection import (
     DeviceStretch,
     DeviceWork,
@@ -44,6 +46,7 @@ from bottleneck_lab.report.comparison_words import (
     shown_changes,
 )
 from bottleneck_lab.report.console.comparison import render_comparison
+from bottleneck_lab.report.console.query import render_query
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary, render_top
@@ -505,6 +508,25 @@ def test_lists_that_a_diagnosed_report_leaves_out_are_named_and_can_be_had(draw)
 def test_comparison(draw, golden):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")
+
+
+@pytest.mark.parametrize("device_ms", [None, 51.234])
+def test_lines_are_a_table_in_80_columns(draw, device_ms):
+    """Without its least needed columns, and with one row each: a longer name is cut."""
+    columns = ["name", "kind", "times", "processes", "total_ms", "shortest_ms", "longest_ms"]
+    columns += ["device_ms", "backward_ms", "percent"]
+    names = ["train.py(31): step", "torch/nn/modules/very_long_module.py(1787): _call_the_module"]
+    figures = ["function", 42, 1, 121.4818, 1.1100, 7.4789, device_ms, device_ms, 38.556]
+    result = QueryResult(columns, [[name, *figures] for name in names])
+    text = draw(render_query, result, question=find_question("lines"))
+    assert "row 1" not in text
+    rows = [line for line in text.splitlines() if " 121.48 " in line]
+    assert "train.py(31): step " in rows[0]
+    assert "(1787): _ca" in rows[1], "its number is never cut"
+    assert "torch/" not in text
+    assert "Without processes" in text
+    assert ("51.234" in text) is bool(device_ms)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_parts_of_which_nothing_can_be_told_are_left_out_where_the_step_cannot_be_told(draw):

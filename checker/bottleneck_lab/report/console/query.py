@@ -108,10 +108,21 @@ def _print_table(columns: Sequence[_Column], gap: int, console: Console) -> None
         justify: JustifyMethod = "right" if each.numbers else "left"
         table.add_column(Text(each.head), justify=justify, overflow="fold", no_wrap=each.lines)
         most = max(each.least, room)
-        cells.append([sheet.fit_name(cell, most) if each.lines else cell for cell in each.cells])
+        cells.append([_cut(cell, most, sheet) if each.lines else cell for cell in each.cells])
     for row in zip(*cells, strict=True):
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _cut(name: str, room: int, sheet: Sheet) -> str:
+    """Return the name of a line in `room` letters, of which its number is never cut."""
+    line = LINE.match(name)
+    if line and len(name) > room:
+        file, number, function = line.groups()
+        left = room - len(f"({number}): ")
+        function = sheet.fit(function, max(left - len(file), left // 2))
+        name = f"{file}({number}): {function}"
+    return sheet.fit_name(name, room)
 
 
 def _print_records(columns: Sequence[_Column], console: Console) -> None:
