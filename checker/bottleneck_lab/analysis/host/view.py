@@ -5,7 +5,7 @@ or did what their rows' names give away.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,39 +135,16 @@ def view_host(
     `calls`. Worker threads that read ahead are no cause of a gap: only what the launching threads
     do, or wait for, delays a launch. `outermost`: what `find_outermost` returns.
     """
-    chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
-    chosen[list(launching_threads(timeline, rank))] = True
-    others = np.array([thread.rank == rank for thread in timeline.threads] + [False]) & ~chosen
+    own = _Own(timeline, rank)
     runtime, ranges, operators = timeline.runtime, timeline.ranges, timeline.operators
-    tables = {
-        "ranges": ranges,
-        "frames": timeline.python,
-        "operators": operators,
-        "calls": runtime,
-    }
-    names = {rows: names_in(timeline, table) for rows, table in tables.items()}
-
-    def covered(rows: str, pattern: re.Pattern[str]) -> iv.Intervals:
-        # Most patterns match none of a table's few names: its millions of rows are left alone.
-        if not any(pattern.search(timeline.strings[name]) for name in names[rows]):
-            return iv.NONE
-        table = tables[rows]
-        return union_of(table, named(timeline, table, pattern) & look_up(chosen, table.thread))
-
-    waiting, of_host = waiting_calls(timeline), look_up(chosen, runtime.thread)
-    copying = copying_calls(timeline, waiting) & of_host
-    waits = union_of(runtime, waiting & of_host & ~copying)
-    sending, reached = queued_copies(timeline)
-    if len(sending):
-        mine = of_host[sending]
-        waits = iv.join(waits, iv.union(runtime.start[sending[mine]], reached[mine]))
+    waits, copying = _waits_and_copies(own)
     # A price that the model of a host charges for every step is no work that could be moved: it is
     # a part of how fast that host launches.
-    fixed_price = covered("ranges", FIXED_PRICE)
-    on_them = look_up(chosen, operators.thread)
-    own_operators = covered_by(operators, outermost[on_them[outermost]])
+    fixed_price = own.covered("ranges", FIXED_PRICE)
     launching = timeline.launching & (runtime.rank == rank)
     launches = iv.separate(runtime.start[launching], runtime.end[launching])
+    on_them = look_up(own.threads, operators.thread)
+    own_operators = covered_by(operators, outermost[on_them[outermost]])
     # A capture without a device (the CPU's, or nsys without CUDA) shows its pace by operators. If
     # there is a device that no recorded call launched anything on, another process feeds it:
     # operators are then work of the host's own.
@@ -181,21 +158,13 @@ def view_host(
             pause_ns = _shortest_pause(active, waits, len(launches.start))
             active = iv.close_holes(active, pause_ns // 2)
     doing = {
-        cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
+        cause: iv.join(*(own.covered(rows, pattern) for rows, pattern in by_rows.items()))
         for cause, by_rows in patterns.items()
     }
     # A call's name does not tell whether it waits or stages what it sends.
     doing["synchronisation"] = waits
     doing["copy"] = iv.join(doing["copy"], union_of(runtime, copying))
-    beside, handed = _ranges_beside(timeline, others, patterns), {}
-    if beside:
-        inferring = covered("ranges", _INFERENCE)
-        acting = iv.join(launches, waits, own_operators, inferring, *doing.values())
-        handed = _handed(iv.close_holes(acting, PYTHON_NS // 2), beside, timeline.extent)
-        waiting_for_batch = iv.subtract(covered("ranges", _COLLECTING), inferring)
-        if "input" in beside and len(waiting_for_batch.start):
-            made = iv.intersect(waiting_for_batch, iv.union(*beside["input"]))
-            handed["input"] = iv.join(handed["input"], made)
+    handed = _handed_over(own, patterns, [launches, waits, own_operators, *doing.values()])
     long_launches = launches.where(launches.lengths > LONG_LAUNCH_NS)
     del launches, own_operators  # of a large capture they are large, too
     in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
@@ -205,9 +174,9 @@ def view_host(
         handed=handed,
         sync=waits,
         copy_calls=iv.separate(runtime.start[copying], runtime.end[copying]),
-        allocation=covered("calls", ALLOCATION_CALL),
+        allocation=own.covered("calls", ALLOCATION_CALL),
         collectives=union_of(ranges, in_flight),
-        known=_extent([table for table in tables.values() if len(table)], chosen),
+        known=own.extent(),
         long_launches=long_launches,
         pause_ns=pause_ns,
         active=active,
@@ -217,9 +186,82 @@ def view_host(
         stacks=bool((timeline.python.rank == rank).any()),
         operators=operators,
         outermost=outermost,
-        threads=chosen,
-        others=others,
+        threads=own.threads,
+        others=own.others,
     )
+
+
+class _Own:
+    """The rows of a rank's launching threads. `threads` and `others` are masks: of these threads,
+    and of the rank's others.
+    """
+
+    def __init__(self, timeline: Timeline, rank: int) -> None:
+        self.timeline = timeline
+        self.threads = np.zeros(len(timeline.threads) + 1, dtype=bool)
+        self.threads[list(launching_threads(timeline, rank))] = True
+        of_rank = np.array([thread.rank == rank for thread in timeline.threads] + [False])
+        self.others = of_rank & ~self.threads
+        self._tables = {
+            "ranges": timeline.ranges,
+            "frames": timeline.python,
+            "operators": timeline.operators,
+            "calls": timeline.runtime,
+        }
+        self._names = {rows: names_in(timeline, table) for rows, table in self._tables.items()}
+
+    def covered(self, rows: str, pattern: re.Pattern[str]) -> iv.Intervals:
+        """Return the time in these rows whose names match."""
+        # Most patterns match none of a table's few names: its millions of rows are left alone.
+        if not any(pattern.search(self.timeline.strings[name]) for name in self._names[rows]):
+            return iv.NONE
+        table = self._tables[rows]
+        matching = named(self.timeline, table, pattern)
+        return union_of(table, matching & look_up(self.threads, table.thread))
+
+    def extent(self) -> iv.Intervals:
+        """Return the stretch from the first row to the last; NONE without any."""
+        starts, ends = [], []
+        for table in self._tables.values():
+            mask = look_up(self.threads, table.thread)
+            if mask.any():
+                starts.append(int(table.start[mask.argmax()]))  # rows are sorted by start
+                ends.append(int(table.end.max(where=mask, initial=starts[-1])))
+        if not starts:
+            return iv.NONE
+        return iv.union(np.array([min(starts)]), np.array([max(ends)]))
+
+
+def _waits_and_copies(own: _Own) -> tuple[iv.Intervals, NDArray[np.bool_]]:
+    """Return the waits for devices, and a mask of the calls that stage what they copy."""
+    timeline, runtime = own.timeline, own.timeline.runtime
+    waiting, of_host = waiting_calls(timeline), look_up(own.threads, runtime.thread)
+    copying = copying_calls(timeline, waiting) & of_host
+    waits = union_of(runtime, waiting & of_host & ~copying)
+    sending, reached = queued_copies(timeline)
+    if len(sending):
+        mine = of_host[sending]
+        waits = iv.join(waits, iv.union(runtime.start[sending[mine]], reached[mine]))
+    return waits, copying
+
+
+def _handed_over(
+    own: _Own,
+    patterns: Mapping[str, Mapping[str, re.Pattern[str]]],
+    acts: Sequence[iv.Intervals],
+) -> dict[str, iv.Intervals]:
+    """Return, by cause, the pauses between `acts` that were waits for what other threads made."""
+    beside = _ranges_beside(own.timeline, own.others, patterns)
+    if not beside:
+        return {}
+    inferring = own.covered("ranges", _INFERENCE)
+    acting = iv.close_holes(iv.join(*acts, inferring), PYTHON_NS // 2)
+    handed = _handed(acting, beside, own.timeline.extent)
+    waiting_for_batch = iv.subtract(own.covered("ranges", _COLLECTING), inferring)
+    if "input" in beside and len(waiting_for_batch.start):
+        made = iv.intersect(waiting_for_batch, iv.union(*beside["input"]))
+        handed["input"] = iv.join(handed["input"], made)
+    return handed
 
 
 def find_outermost(timeline: Timeline) -> SmallInts:
@@ -315,19 +357,6 @@ def _launches_within(operators: HostTable, launches: iv.Intervals) -> NDArray[np
             launch = near[np.minimum(np.searchsorted(near, start), len(near) - 1)]
             mask[rows] = (launch >= start) & (launch < end) & (end - start < PYTHON_NS)
     return mask
-
-
-def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:
-    """Return the stretch from the first to the last row of the chosen threads; NONE without any."""
-    starts, ends = [], []
-    for table in tables:
-        mask = look_up(chosen, table.thread)
-        if mask.any():
-            starts.append(int(table.start[mask.argmax()]))  # rows are sorted by start
-            ends.append(int(table.end.max(where=mask, initial=starts[-1])))
-    if not starts:
-        return iv.NONE
-    return iv.union(np.array([min(starts)]), np.array([max(ends)]))
 
 
 def launching_threads(timeline: Timeline, rank: int) -> tuple[int, ...]:
