@@ -159,7 +159,7 @@ def describe_differences(comparison: Comparison) -> list[str]:
     verdict = "No part can be called the same, and a difference need not be the code's."
     if kinds == {"load"}:
         verdict = (
-            "Nothing is called the same, or slower on the busier side by as much as that may bring."
+            "So nothing is called the same; and slower only what a busier machine cannot explain."
         )
     if "program" in kinds:
         verdict = (

@@ -104,7 +104,7 @@ def _interruptions(before: Sequence[CallTimes], after: Sequence[CallTimes]) -> l
     if max(old, new) < INTERRUPTED * min(old, new):
         return []
     sentence = (
-        f"in sum, short operators took {old:.1f}x as long before as their typical calls would, and"
+        f"short operators took {old:.1f}x their typical time before, all calls together, and"
         f" {new:.1f}x after: something interrupted them, as other programs on a busy machine do"
     )
     slower: Side = "after" if new > old else "before"
