@@ -170,7 +170,7 @@ def test_slower_beside_busier_programs_may_be_their_doing(timeline_of, busy, slo
     ]
     assert comparison.outcome == slower
     assert compare(slow, fast).outcome == faster
-    assert "slower on the busier side" in printed(comparison)
+    assert "slower only what a busier machine cannot" in printed(comparison)
 
 
 def test_the_same_code_is_neither_faster_nor_slower(timeline_of):

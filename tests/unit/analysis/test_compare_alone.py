@@ -136,7 +136,7 @@ def test_short_operators_that_were_interrupted_tell_a_busy_machine():
     busy = {name: each._replace(whole_ns=3 * each.whole_ns) for name, each in quiet.items()}
     (found,) = find_slower_machine(quiet, busy)
     assert (found.kind, found.slows) == ("load", "after")
-    assert "1.0x as long before as their typical calls would, and 3.0x after" in found.sentence
+    assert "1.0x their typical time before, all calls together, and 3.0x after" in found.sentence
 
 
 def test_a_trace_that_is_slower_throughout_is_no_slower_program(loaded):
