@@ -101,6 +101,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             refuse_overhead(pairs.cases, pairs.tests)
             refuse_more_threads(pairs.cases)
             workers.refuse_overall()
+            judge_untimed(workers, pairs.cases)
             measured = _grade(workers, pairs, adversarial)
         if context.device == "cuda":
             _refuse_slowed(pairs, measured.results, before_s, workers.reference_alone_s(warm=True))
@@ -205,9 +206,7 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
         "reference": reference_waiting.seconds() - alone_s,
         "learner": learner_waiting.seconds(),
     }
-    other_cores = meter.cores()
-    judge_untimed(workers, cases)
-    return TimedPairs(cases, tests, waited_s, other_cores, itself)
+    return TimedPairs(cases, tests, waited_s, meter.cores(), itself)
 
 
 def _grade(workers: Workers, pairs: TimedPairs, adversarial: int) -> Measured:
