@@ -195,7 +195,8 @@ QUESTIONS = (
     ),
     Question(
         "waits",
-        "For what part of the wall time did the host wait for the device, and on which lines?",
+        "For what part of the wall time did the host wait for the device, and on which lines?"
+        " (The profiler's own wait when it stops is left out.)",
         """
         SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(min(duration, counted."end" - waits.start))

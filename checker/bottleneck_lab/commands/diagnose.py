@@ -112,7 +112,7 @@ def command(
     if not json and _lacks_capture(workspace):
         say("You have no capture yet, and some answers are read from one: `lab profile` makes it.")
     at_terminal = sys.stdin.isatty() and not answer and not json
-    wrong = _save(workspace, answer) if answer else []
+    wrong = _save(workspace, answer, draft=draft) if answer else []
     if at_terminal:
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
@@ -136,7 +136,7 @@ def command(
         )
 
 
-def _save(workspace: Workspace, texts: list[str]) -> list[str]:
+def _save(workspace: Workspace, texts: list[str], *, draft: bool) -> list[str]:
     """Save the answers given as ID=VALUE, all or none: a check would commit what is left of a
     refused command. Returns one sentence for each that is refused.
     """
@@ -144,9 +144,29 @@ def _save(workspace: Workspace, texts: list[str]) -> list[str]:
     answers, wrong = parse_answers(questions, texts)
     for id_, fault in refused_answers(workspace, questions, answers).items():
         wrong.append(f"{id_}: {fault}")
+    if not draft and not wrong:
+        wrong = _left_behind(workspace, answers)
     if not wrong:
         save_answers(workspace, answers)
     return wrong
+
+
+def _left_behind(workspace: Workspace, answers: dict[str, Answer]) -> list[str]:
+    """Return a sentence for each committed answer that would stay as it was, though the choice that
+    it rests on is corrected.
+    """
+    known = load_answers(workspace.root)
+    if not load_record(workspace).commitments:
+        return []
+    return [
+        f"{question.id}: {known[question.id]} was given for another `{question.follows}`. Give it"
+        " again if it holds for this one."
+        for question in workspace.lab.spec.questions
+        if is_given(known.get(question.id))
+        and question.id not in answers
+        and question.follows in answers
+        and answers[question.follows] != known.get(question.follows)
+    ]
 
 
 def _lacks_capture(workspace: Workspace) -> bool:

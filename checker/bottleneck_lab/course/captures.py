@@ -263,6 +263,8 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     if description["made_at"] > checked.started_at:
         return f"{folder.name} shows newer code than the last check, which says nothing of it."
     workspace = workspace_above(folder.absolute())
+    if workspace and code == workspace.lab.code_hash(workspace.root):
+        return f"{folder.name} shows the code that is here now; the last check was of other code."
     of_checked = workspace and capture_of(workspace, checked.submission_hash)
     remedy = "; `lab profile` makes a new capture"
     if of_checked:

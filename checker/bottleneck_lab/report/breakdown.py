@@ -455,7 +455,8 @@ def describe_removal(
     if left == rest or left_ns < rest_ns < _FAR_FROM_SHARE * left_ns:
         return f"{sentence}{more}"
     if left_ns < rest_ns:
-        reason = "they would overlap more"
+        shared = words.format_duration((rest_ns - left_ns) / devices)
+        reason = f"{shared} of that would run beside the rest"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

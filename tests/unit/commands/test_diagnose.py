@@ -322,8 +322,18 @@ def test_what_rested_on_a_wrong_choice_is_open_once_that_is_corrected(workspace)
     shown = " ".join(diagnose().output.split())
     assert "✗ Check 1: '1' does not fit." in shown
     assert "– Check 1: not judged, because your `cause` is wrong." in shown
-    assert "✗" not in diagnose("cause=2").output
+    assert "✗" not in diagnose("cause=2", *ANSWERS[1:]).output
     assert "✗" not in diagnose().output
+
+
+def test_a_corrected_choice_takes_along_no_answer_that_was_given_for_another(workspace):
+    diagnose(*ANSWERS)
+    alone = str(diagnose("cause=2").exception)
+    assert "evidence: 0.6 was given for another `cause`. Give it again if it holds" in alone
+    assert load_answers(workspace.root)["cause"] != "2"
+    assert len(load_record(workspace).commitments) == 1
+    diagnose("cause=2", *ANSWERS[1:])
+    assert len(load_record(workspace).commitments) == 2
 
 
 def test_questions_that_were_answered_stay_after_a_look_at_the_solution(workspace):

@@ -234,6 +234,11 @@ def test_where_a_lab_asks_for_no_capture_none_is_named_beside_the_answers(tmp_pa
     description = json.loads(described.read_text()) | {"made_at": "2026-01-01"}
     described.write_text(json.dumps(description))
     older = captures.mismatch(described.parent, checked)
+    current = "shows the code that is here now; the last check was of other code."
+    assert older == f"0002-torch {current}", "as after `lab reset`"
+    entry = workspace.root / workspace.lab.spec.editable[0]
+    entry.write_text(f"{entry.read_text()}\nEDITED = True\n")
+    older = captures.mismatch(described.parent, checked)
     assert older == "0002-torch shows older code than the last check."
 
 
