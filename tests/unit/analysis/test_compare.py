@@ -16,6 +16,7 @@ from bottleneck_lab import compare, load, merge_ranks, observe
 from bottleneck_lab.analysis.comparing.changes import _pinned_since
 from bottleneck_lab.analysis.comparing.comparison import FigureChange
 from bottleneck_lab.analysis.comparing.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.comparing.line_matching import match_lines
 from bottleneck_lab.analysis.statistics import rank_sum_interval, rank_sum_order
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
@@ -705,9 +706,59 @@ def test_an_edited_or_moved_line_is_not_gone(tmp_path):
     assert shown == {
         "edited train.py: train: total += loss.detach() (was total += loss.item())": (4e5, 1e5),
         "moved train.py: step: loss.backward() (was in train.py: train)": (3e5, 3e5),
-        "edited train.py: train: y = torch.compile(model) (was y = f(x))": (1e5, 5e4),
-        "train.py: train: seen += mask.sum().item()": (2e5, 0),
+        "edited train.py: train: y = torch.compile(model) (was lines 12–13)": (3e5, 5e4),
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "edits"),
+    [
+        # Two operators instead of many: which took the place of which is not sure.
+        (
+            [
+                "f: hidden = features @ up[member]",
+                "f: mean = hidden.mean(-1, keepdim=True)",
+                "f: hidden = (hidden - mean) / torch.sqrt(variance) * ensemble.scale[member]",
+                "f: hidden = hidden * torch.sigmoid(hidden)",
+                "f: return hidden @ down[member]",
+            ],
+            [
+                "f: hidden = features @ up[member]",
+                "f: hidden = layer_norm(hidden, (WIDTH,))",
+                "f: hidden = silu(hidden * ensemble.scale[member])",
+                "f: return hidden @ down[member]",
+            ],
+            [([2, 3], [2, 3, 4])],
+        ),
+        (["f: x = g(y)", "f: return a @ b"], ["f: x = g(y)", "f: return h(c)"], [([2], [2])]),
+        # The most alike ones, where their order stays.
+        (
+            ["f: a = g(x, y)", "f: b = h(z)"],
+            ["f: b = h(z, 1)", "f: c = b", "f: a = k(x, y)"],
+            [([1, 2, 3], [1, 2])],
+        ),
+        (
+            ["f: a = g(x, y)", "f: b = h(z)"],
+            ["f: a = k(x, y)", "f: c = a", "f: b = h(z, 1)"],
+            [([1], [1]), ([3], [2])],
+        ),
+        # Neither the name nor the words are the same.
+        (["f: a = g(x)"], ["f: seen.append(y)"], []),
+        # A new function may do what is gone.
+        (["f: a = g(x) + y"], ["f: a = h(z)", "h: return z + 1"], []),
+        # The same line in another function, where there is one such line.
+        (["f: a = g(x)"], ["h: a = g(x)"], [([1], [1])]),
+        (["f: a = g(x)"], ["h: a = g(x)", "k: a = g(x)"], []),
+    ],
+)
+def test_lines_are_matched_only_where_it_is_sure(before, after, edits):
+    sides = [
+        {f"m.py: {line}": number for number, line in enumerate(side, 1)} for side in (before, after)
+    ]
+    assert [
+        ([sides[1][line] for line in edit.new], [sides[0][line] for line in edit.old])
+        for edit in match_lines(*sides)
+    ] == edits
 
 
 def test_the_operator_that_came_for_others_is_named_however_short_it_is(timelines):

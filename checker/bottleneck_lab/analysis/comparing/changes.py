@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.comparing.comparison import (
     Unit,
 )
 from bottleneck_lab.analysis.comparing.kernel_matching import Match, match_kernels
-from bottleneck_lab.analysis.comparing.line_matching import match_lines
+from bottleneck_lab.analysis.comparing.line_matching import LineEdit, match_lines
 from bottleneck_lab.analysis.comparing.observation import Observation
 from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.statistics import (
@@ -84,12 +84,21 @@ def find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> 
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
     was: dict[Key, tuple[str, ...]] = {("kernel", match.new): match.old for match in matches}
     one_for_one = _pinned_since(*samples)
-    lines = match_lines(*samples)
-    one_for_one |= {("line", name): ("line", lines[name]) for name in lines}
     was |= {key: (name,) for key, (_, name) in one_for_one.items()}
+    edits: list[LineEdit] = []
+    if with_code and not paired:
+        edits = match_lines(_line_numbers(old[0]), _line_numbers(new[0]))
+    was |= {("line", edit.name): (edit.was,) for edit in edits}
     # What was before, under the names that it has after: of steps, and of their means.
-    merged = _renamed(samples[0], matches, one_for_one), samples[1]
-    means = _renamed(_means(sides[0], old), matches, one_for_one), _means(sides[1], new)
+    merged, means = (
+        (
+            _with_edits(
+                _renamed(before, matches, one_for_one), {edit.name: edit.old for edit in edits}
+            ),
+            _with_edits(after, {edit.name: edit.new for edit in edits}),
+        )
+        for before, after in (samples, (_means(sides[0], old), _means(sides[1], new)))
+    )
     keys = _notable(means)
     if not _share_lines(means):
         keys = [key for key in keys if key[0] != "line"]
@@ -103,7 +112,7 @@ def find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> 
     else:
         changes = [_judged(("step", "time"), samples, means, error_whole, paired)]
     changes += [_judged(key, merged, means, error_part, paired, was.get(key, ())) for key in keys]
-    beside = _beside_work(new, with_code)
+    beside = _beside_work(new, with_code, edits)
     return [
         msgspec.structs.replace(each, outcome="differs", waits=True)
         if each.outcome == "worse" and beside.get((each.group, each.what), 0.0) >= BESIDE_WORK
@@ -136,6 +145,14 @@ def _renamed(before: Series, matches: Sequence[Match], one_for_one: Mapping[Key,
     for key, old_key in one_for_one.items():
         renamed[key] = renamed.pop(old_key)
     return renamed
+
+
+def _with_edits(series: Series, edited: Mapping[str, Sequence[str]]) -> Series:
+    """Return a side's figures with those of edited lines summed, by the names of the edits."""
+    summed = dict(series)
+    for name, lines in edited.items():
+        summed["line", name] = np.sum([summed.pop(("line", line)) for line in lines], axis=0)
+    return summed
 
 
 def _means(captures: Sequence[Series], observations: Sequence[Observation]) -> Series:
@@ -181,12 +198,30 @@ def _name_alike(key: Key, observation: Observation, with_code: bool) -> Key:
     return "line", name
 
 
-def _beside_work(observations: Sequence[Observation], with_code: bool) -> dict[Key, float]:
+def _line_numbers(observation: Observation) -> dict[str, int]:
+    """Return the number of each line, by the name that it has in a comparison; of lines with the
+    same source in one function, that of the first.
+    """
+    numbers: dict[str, int] = {}
+    for key in observation.figures.series:
+        if key[0] == "line" and (line := LINE.match(key[1])):
+            _, name = _name_alike(key, observation, with_code=True)
+            numbers[name] = min(numbers.get(name, int(line[2])), int(line[2]))
+    return numbers
+
+
+def _beside_work(
+    observations: Sequence[Observation], with_code: bool, edits: Sequence[LineEdit]
+) -> dict[Key, float]:
     """Return the share (0-1) of each range, line and wait in which a device worked."""
+    edited: dict[Key, Key] = {
+        ("line", line): ("line", edit.name) for edit in edits for line in edit.new
+    }
     sums: dict[Key, tuple[int, int]] = {}
     for each in observations:
         for key, (whole_ns, beside_ns) in each.figures.beside_work.items():
             name = _name_alike(key, each, with_code)
+            name = edited.get(name, name)
             so_far = sums.get(name, (0, 0))
             sums[name] = so_far[0] + whole_ns, so_far[1] + beside_ns
     return {key: beside_ns / max(whole_ns, 1) for key, (whole_ns, beside_ns) in sums.items()}

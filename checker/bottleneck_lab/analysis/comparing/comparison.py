@@ -27,7 +27,7 @@ class FigureChange(msgspec.Struct, frozen=True):
     to it. `ratio` is how a typical sample before compares with one after (above 1: less now; 0 when
     it is gone), between `low` and `high`; a bound that the samples cannot bear is None. Of modelled
     times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel,
-    the kernels that a fused one replaces, a line that was edited or moved, or copies of pageable
+    the kernels that a fused one replaces, lines that were edited or moved, or copies of pageable
     memory that are of pinned memory now, were called. `waits`: the host takes longer here because
     the device is busy meanwhile, which is neither better nor worse.
     """
