@@ -329,6 +329,19 @@ FINDINGS: tuple[FindingKind, ...] = (
         rests_on=("steps",),
         shows_gain=False,
     ),
+    FindingKind(
+        "memory-freed-late",
+        "What a step makes is freed only steps later",
+        "memory-growth",
+        "Look for objects that refer to each other in a circle: they, and the tensors they hold,"
+        " stay until Python's collector comes by. Let one side not refer to the other (weakref), or"
+        " clear the reference after use.",
+        "memory of a device at the ends of steps falls and rises by half of the peak or more, and"
+        " does not grow, or by less than it falls",
+        work.late_freeing,
+        rests_on=("steps",),
+        shows_gain=False,
+    ),
 )
 FINDING_IDS = tuple(kind.id for kind in FINDINGS)
 RESTS_ON = {kind.id: kind.rests_on for kind in FINDINGS}

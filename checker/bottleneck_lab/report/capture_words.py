@@ -234,6 +234,23 @@ def describe_bound(finding: Finding) -> str:
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
 
 
+def main_findings(summary: Summary) -> list[Finding]:
+    """Return what a report is about: in a lab about memory, the findings that cost no time."""
+    return [each for each in summary.findings if not (summary.of_memory and each.share_of_wall > 0)]
+
+
+def describe_beside(summary: Summary) -> str:
+    """Name the findings that a report is not about; empty if there are none."""
+    main = main_findings(summary)
+    named = "; ".join(
+        f"{each.title} ({describe_gain(each)})" for each in summary.findings if each not in main
+    )
+    if not named:
+        return ""
+    sentence = f"Of time, which this lab doesn't ask for: {named}."
+    return sentence if main else f"No finding is about memory. {sentence}"
+
+
 def describe_bounds(findings: Sequence[Finding]) -> str:
     """State what both words for gains mean, where findings have both; "" otherwise."""
     if len({each.at_most for each in findings if each.expected_gain_ratio}) < 2:

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from typer.testing import CliRunner
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.analysis.detectors.work import growing_memory, outgrows
+from bottleneck_lab.analysis.detectors.work import growing_memory, late_freeing, outgrows
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.host.nesting import innermost_at
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory, growth_a_step
@@ -247,6 +247,48 @@ def test_growth_that_cannot_be_told_is_no_finding() -> None:
     steeper = replace(sawtooth, growth_bytes_per_step=180_000)
     assert not outgrows(steeper)
     assert outgrows(replace(steeper, fall_bytes=0))
+
+
+def test_what_is_freed_only_steps_later_is_a_finding_with_its_size_and_lines() -> None:
+    cell = Holder("recipe.py(23): forward", 0, 0, 4 << 20, 0, 0, False, 9, 1.0, "", 3 << 20)
+    cycles = MemoryUse(
+        rank=0,
+        device=0,
+        peak_bytes=6 << 20,
+        first_bytes=1 << 20,
+        last_bytes=3 << 20,
+        growth_bytes_per_step=20 << 10,
+        steps=58,
+        allocations=9,
+        driver_calls=0,
+        lowest_after_step_bytes=2 << 20,
+        highest_after_step_bytes=5 << 20,
+        fall_bytes=3 << 20,
+        rise_bytes=3 << 20,
+        holders=[cell],
+    )
+    seen = Evidence([], memory=[cycles])
+    (detection,) = late_freeing(seen)
+    assert detection.evidence == (
+        "Memory held on device 0 is between 2.0 MiB and 5.0 MiB at the ends of steps (peak"
+        " 6.0 MiB), and falls by up to 3.0 MiB after several steps. Most of that was allocated by"
+        " recipe.py(23): forward (3.0 MiB)."
+    )
+    assert not growing_memory(seen)
+    others = {
+        "a warm-up that was let go of": replace(cycles, growth_bytes_per_step=-3, rise_bytes=0),
+        "a batch fetched ahead": replace(cycles, fall_bytes=1 << 20),
+        "the host's loader": replace(cycles, device=-1),
+        "growth": replace(cycles, growth_bytes_per_step=1 << 20),
+    }
+    assert [name for name, use in others.items() if late_freeing(Evidence([], memory=[use]))] == []
+
+
+def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": keeps_in_line_9()}), encoding="utf-8")
+    use = on_the_host(path)
+    assert (use.fall_bytes, use.rise_bytes) == (0, 2 * KEPT)
 
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:

@@ -37,6 +37,7 @@ from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.breakdown import wall_parts
+from bottleneck_lab.report.capture_words import REMEDIES_LATER
 from bottleneck_lab.report.comparison_words import (
     describe_headline,
     describe_speedup,
@@ -53,7 +54,7 @@ from bottleneck_lab.report.console.summary import render_summary, render_top
 from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.report.page.summary import time_section
+from bottleneck_lab.report.page.summary import findings_section, time_section
 from bottleneck_lab.report.page.tables import workers_table
 from bottleneck_lab.trace import load
 
@@ -435,6 +436,23 @@ def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_p
     words_ = " ".join(text.split())
     assert f"this lab doesn't ask for: {slow.title} (at most 2.00x)." in words_
     assert slow.advice not in words_
+    assert "Findings, costliest first" not in text
+
+
+def test_in_a_lab_about_memory_no_finding_of_time_is_the_headline(draw):
+    summary = made_up_capture.with_one_finding(
+        summarise(load(CAPTURES / "synthetic-growth.json.gz"))
+    )
+    summary = replace(summary, of_memory=True, remedies_later=True)
+    (slow,) = summary.findings
+    text = " ".join(draw(render_summary, summary).split())
+    assert "Costliest finding" not in text
+    assert "Shares and gains are of the time" not in text
+    assert REMEDIES_LATER not in text
+    beside = f"Of time, which this lab doesn't ask for: {slow.title} (at most 2.00x)."
+    assert f"Findings No finding is about memory. {beside}" in text
+    section = re.sub("<[^>]*>", " ", findings_section(summary)).replace("&#x27;", "'")
+    assert section.split() == f"Findings No finding is about memory. {beside}".split()
 
 
 def test_a_gain_above_what_a_check_can_measure_is_never_the_headline(draw):

@@ -30,6 +30,11 @@ OUTGROWN_SHARE = 0.25
 """Growth within the capture beyond this share of a device's peak: such a run ends before it is
 slow.
 """
+LATE_SHARE = 0.5
+"""Memory that falls and rises between the ends of steps by this share of a device's peak is held
+for steps; by less, it may be a batch that was fetched ahead.
+"""
+LISTED_LINES = 3
 COPY_SHARE = 0.05
 DOMINANT_SHARE = 0.40
 STEP_SPREAD = 0.25
@@ -558,5 +563,29 @@ def growing_memory(seen: Evidence) -> list[Detection]:
                 f" Of what {most.line} allocates, {_size(most.growth_bytes_per_step)} a step are"
                 " kept."
             )
+        detections.append(Detection(evidence, 0.0))
+    return detections
+
+
+def late_freeing(seen: Evidence) -> list[Detection]:
+    """Detect devices on which part of what steps make is freed only steps later. The host's memory
+    is left out: a loader's batches come and go there at any time.
+    """
+    detections = []
+    for use in seen.memory:
+        held = min(use.fall_bytes, use.rise_bytes)
+        grows = use.growth_bytes_per_step > 0 and not use.hides_growth
+        if use.device < 0 or use.steps < 4 or grows or held < LATE_SHARE * use.peak_bytes:
+            continue
+        evidence = (
+            f"Memory held on device {use.device} is between {_size(use.lowest_after_step_bytes)}"
+            f" and {_size(use.highest_after_step_bytes)} at the ends of steps (peak"
+            f" {_size(use.peak_bytes)}), and falls by up to {_size(use.fall_bytes)} after several"
+            " steps."
+        )
+        falling = sorted(use.holders, key=lambda row: -row.fall_bytes)[:LISTED_LINES]
+        lines = [f"{row.line} ({_size(row.fall_bytes)})" for row in falling if row.fall_bytes]
+        if lines:
+            evidence += f" Most of that was allocated by {', '.join(lines)}."
         detections.append(Detection(evidence, 0.0))
     return detections

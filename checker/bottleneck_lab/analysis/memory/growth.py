@@ -41,7 +41,10 @@ class MemoryUse(msgspec.Struct, frozen=True):
     highest_after_step_bytes: int = 0
     """The lowest and the highest level at the end of any step but the first and the last."""
     fall_bytes: int = 0
-    """The most by which memory falls from the end of one of these steps to that of a later one."""
+    rise_bytes: int = 0
+    """The most by which memory falls, or rises, from the end of one of these steps to that of a
+    later one.
+    """
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
     holders: list[Holder] = []
@@ -123,6 +126,7 @@ def _use(
         lowest_after_step_bytes=int(between.min()) if len(between) else 0,
         highest_after_step_bytes=int(between.max()) if len(between) else 0,
         fall_bytes=int(largest_fall(between)),
+        rise_bytes=int(largest_fall(-between)),
         levels_bytes=highest,
         holders=_holders(timeline, rows, int(level.argmax()), step_ends),
     )

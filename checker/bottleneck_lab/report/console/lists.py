@@ -293,18 +293,16 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
 
 def print_findings(sheet: Sheet, summary: Summary) -> None:
     """Print findings, costliest first, each with its evidence and advice."""
-    sheet.heading("Findings, costliest first")
+    sheet.heading("Findings" if summary.of_memory else "Findings, costliest first")
+    shown = capture_words.main_findings(summary)
     scope = describe_scope(summary)
-    if scope and summary.findings:
+    if scope and any(each.share_of_wall > 0 for each in shown):
         sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
-    if bounds := capture_words.describe_bounds(summary.findings):
+    if bounds := capture_words.describe_bounds(shown):
         sheet.line(bounds, indent=1, style="dim")
     if not summary.findings:
         nothing = capture_words.describe_no_findings(summary)
         sheet.line(nothing, indent=1)
-    # In a lab about memory, what costs time is named and no more.
-    beside = [each for each in summary.findings if summary.of_memory and each.share_of_wall > 0]
-    shown = [each for each in summary.findings if each not in beside]
     lead = leading_part(wall_parts(summary.devices))
     derived = summary.gains.get(lead.key) if lead and not summary.of_memory else None
     for number, finding in enumerate(shown, start=1):
@@ -321,8 +319,8 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
             sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
         if finding.advice:
             sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
-    if beside:
-        named = "; ".join(f"{each.title} ({capture_words.describe_gain(each)})" for each in beside)
-        sheet.line(f"Of time, which this lab doesn't ask for: {named}.", indent=1, style="dim")
-    if summary.findings and summary.remedies_later:
+    # In a lab about memory, what costs time is named and no more.
+    if beside := capture_words.describe_beside(summary):
+        sheet.line(beside, indent=1, style="dim")
+    if shown and summary.remedies_later:
         sheet.line(capture_words.REMEDIES_LATER, indent=1)

@@ -123,8 +123,8 @@ def _figures(summary: Summary) -> Markup:
     if summary.steps:
         aside = ", without start-up" if summary.startup_in_step_ns else ""
         shown[f"mean step{aside}"] = words.format_duration(summary.step_mean_ns)
-    if summary.findings and summary.findings[0].expected_gain_ratio > 0:
-        first = summary.findings[0]
+    first = next(iter(capture_words.main_findings(summary)), None)
+    if first is not None and first.expected_gain_ratio > 0:
         label = "as fast, without the first finding's time, with the same work"
         if first.shared_gain_ratio:
             label = (
@@ -206,19 +206,25 @@ def findings_section(summary: Summary) -> Section:
     if not summary.findings:
         nothing = capture_words.describe_no_findings(summary)
         return section("findings", "Findings", tag("p", nothing))
-    lead = (
-        "Ranked by their gain: the most that removing a finding entirely can bring, by what waits"
-        " for what in the recording."
-    )
-    scope = describe_scope(summary)
-    if scope:
-        lead += f" Shares and gains are of the time {scope}."
-    if bounds := capture_words.describe_bounds(summary.findings):
-        lead += f" {bounds}"
-    if summary.remedies_later:
-        lead += f" {capture_words.REMEDIES_LATER}"
+    shown = capture_words.main_findings(summary)
+    lead = []
+    if any(each.share_of_wall > 0 for each in shown):
+        lead.append(
+            "Ranked by their gain: the most that removing a finding entirely can bring, by what"
+            " waits for what in the recording."
+        )
+        if scope := describe_scope(summary):
+            lead.append(f"Shares and gains are of the time {scope}.")
+        lead.append(capture_words.describe_bounds(shown))
+    if shown and summary.remedies_later:
+        lead.append(capture_words.REMEDIES_LATER)
+    beside = capture_words.describe_beside(summary)
     return section(
-        "findings", "Findings", [_finding(summary, each) for each in summary.findings], lead=lead
+        "findings",
+        "Findings",
+        [_finding(summary, each) for each in shown],
+        tag("p", beside, class_="soft") if beside else None,
+        lead=" ".join(filter(None, lead)),
     )
 
 
