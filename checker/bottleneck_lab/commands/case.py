@@ -47,7 +47,10 @@ def command(
     lab: Annotated[
         str,
         typer.Option(
-            "--lab", metavar="LAB", help="Draw a case that practises what this lab teaches."
+            "--lab",
+            metavar="LAB",
+            help="Draw a case chosen for this lab. The first has the cause that the lab teaches, if"
+            " it is about one; later ones may have another.",
         ),
     ] = "",
     set_: Annotated[

@@ -98,7 +98,7 @@ def command(
     if sibling:
         raise UsageError(
             "The program after a lab is a case now.",
-            f"`lab case --lab {workspace.lab.slug}` draws one that practises what the lab teaches.",
+            f"`lab case --lab {workspace.lab.slug}` draws one that was chosen for the lab.",
         )
     if draft and reveal:
         raise UsageError(

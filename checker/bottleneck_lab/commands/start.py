@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Start a lab: copy its files into a folder, and create its data set if it is missing.
 
-    `lab case --lab LAB` draws another program that practises what a lab teaches.
+    `lab case --lab LAB` draws another program to diagnose, chosen for a lab.
     """
     started = find_lab(lab)
     # Before the folder is made: a lab that cannot be run here does not count as started.

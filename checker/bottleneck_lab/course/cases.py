@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bottleneck_lab.analysis.findings import FINDINGS
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import UsageError
@@ -68,7 +69,10 @@ def draw_case(
         cases.copy_files(waiting)
         return waiting, False
     rng = random.SystemRandom()
-    drawn = cases.draw(parent, rng, level=level, lab=lab, set_name=set_name, limit_s=limit_s)
+    taught = next((kind.cause for kind in FINDINGS if lab and kind.id == lab.spec.taught), "")
+    drawn = cases.draw(
+        parent, rng, level=level, lab=lab, taught=taught, set_name=set_name, limit_s=limit_s
+    )
     return drawn, True
 
 

@@ -38,7 +38,8 @@ class DrawnCase(msgspec.Struct, frozen=True):
     """One case that a learner has drawn. Times are ISO 8601 in UTC.
 
     `past` is None until the case is answered: once, and for good; it stays None where the case was
-    put away. `right` lacks the answers that are not judged. `limit_s` is 0 without a limit.
+    put away. `right` lacks the answers that are not judged. `lab` is the one whose cases it was
+    drawn from, if any. `limit_s` is 0 without a limit.
     """
 
     name: str
@@ -46,6 +47,7 @@ class DrawnCase(msgspec.Struct, frozen=True):
     at: str
     drawn_s: float
     set: str = ""
+    lab: str = ""
     limit_s: float = 0.0
     answers: dict[str, Answer] = {}
     right: dict[str, bool] = {}
@@ -159,6 +161,7 @@ def draw(
     *,
     level: int | None = None,
     lab: Lab | None = None,
+    taught: str = "",
     set_name: str = "",
     limit_s: float = 0.0,
 ) -> DrawnCase:
@@ -166,7 +169,7 @@ def draw(
     copy it to `parent`/cases/<number>.
 
     The first one is of the easiest level, unless another is asked for. With `lab`, it is one of
-    that lab's cases.
+    that lab's cases; the first has the cause that is `taught` there, if one of them does.
 
     Raises UsageError if lab or level has no cases, or if every case of the set has been drawn.
     """
@@ -185,16 +188,25 @@ def draw(
     def change(drawn: list[DrawnCase]) -> list[DrawnCase]:
         if set_name:
             case = _next_of_set(set_name, set_members(set_name, cases, library.version), drawn)
-        elif not drawn and level is None:  # nobody begins with the hardest
-            easiest = min(case.level for case in cases)
-            case = rng.choice([case for case in cases if case.level == easiest])
         else:
-            case = rng.choice(_least_met(cases, drawn))
+            fitting = _least_met(cases, drawn)
+            if lab and not any(case.lab == lab.slug for case in drawn):
+                fitting = [case for case in fitting if case.cause == taught] or fitting
+            if not drawn and level is None:  # nobody begins with the hardest
+                easiest = min(case.level for case in fitting)
+                fitting = [case for case in fitting if case.level == easiest]
+            case = rng.choice(fitting)
         folder = _unused_folder(parent / "cases", len(drawn) + 1)
-        return [
-            *drawn,
-            DrawnCase(case.name, str(folder), now(), time.time(), set=set_name, limit_s=limit_s),
-        ]
+        one = DrawnCase(
+            case.name,
+            str(folder),
+            now(),
+            time.time(),
+            set=set_name,
+            lab=lab.slug if lab else "",
+            limit_s=limit_s,
+        )
+        return [*drawn, one]
 
     # Recorded first: files of a case that no record names would show its causes.
     drawn = _update(change)[-1]

@@ -445,7 +445,7 @@ def _after_pass(
     workspace: Workspace, record: Record, labs: dict[str, Lab], progress: Progress
 ) -> NextStep:
     lab = workspace.lab
-    met = any(drawn.name in lab.spec.cases for drawn in load_drawn())
+    met = any(drawn.lab == lab.slug for drawn in load_drawn())
     if open_case():
         step = NextStep("lab case", "A case waits for your diagnosis.")
     elif met or not lab.spec.cases:
@@ -454,7 +454,7 @@ def _after_pass(
     else:
         step = NextStep(
             f"lab case --lab {lab.slug}",
-            f"{OPTIONAL} In ten minutes: can you find what slows down another program?",
+            f"{OPTIONAL} In ten minutes: can you diagnose another program, chosen for this lab?",
         )
     if record.help.solution is None:
         step = NextStep(step.command, f"{step.why} {WRITE_UP}")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.course.cases import answer_case, standing
+from bottleneck_lab.analysis.findings import FINDINGS
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.course.cases import answer_case, draw_case, standing
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import PastCase
 from bottleneck_lab.workspace import cases
@@ -152,6 +153,25 @@ def test_an_answered_case_is_drawn_again_after_one_that_was_put_away_often(folde
     for _ in range(3):
         assert cases.draw(folder, random.Random(1), level=1, lab=lab).name not in answered
         cases.skip()
+
+
+TEACHING = [lab for lab in load_labs().values() if lab.spec.taught and lab.spec.cases]
+CAUSE_OF = {kind.id: kind.cause for kind in FINDINGS}
+
+
+@pytest.mark.parametrize("lab", TEACHING, ids=lambda lab: lab.slug)
+def test_the_first_case_for_a_lab_has_the_cause_that_it_teaches(folder: Path, lab):
+    taught = CAUSE_OF[lab.spec.taught]
+
+    def draw_cause() -> str:
+        drawn, _ = draw_case(folder, level=None, lab=lab, set_name="", limit_s=0.0)
+        cases.answer({}, {}, PAST)
+        assert drawn.lab == lab.slug
+        return cases.find_case(drawn.name).cause
+
+    draw(folder)  # one of the whole library is not yet one for the lab
+    assert draw_cause() == taught
+    assert {draw_cause() for _ in lab.spec.cases[1:]} - {taught}, "never only its own cause"
 
 
 def test_a_member_of_a_set_that_was_put_away_comes_last(folder: Path):
