@@ -1,8 +1,13 @@
 """Which line is to blame, and what it would bring."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from bottleneck_lab import query, summarise
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.lines import _longest_function
 from bottleneck_lab.trace.names import LINES_OF
 
 from .traces import load_events
@@ -176,3 +181,18 @@ def test_device_time_of_the_backward_is_on_the_line_that_calls_it(tmp_path, back
         " GROUP BY line",
     )
     assert dict(answer.rows) == device_ns
+
+
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        ({36: 14.9, 40: 70.0, 45: 15.1}, "train.py(40): train"),
+        ({36: 15.1, 40: 70.0, 45: 14.9}, "train.py(40): train"),
+        ({36: 30.0, 38: 25.0, 40: 45.0}, "train.py(36-40): train"),
+        (dict.fromkeys(range(1, 11), 10.0), "train.py(1-6): train"),
+    ],
+)
+def test_a_loss_is_in_the_fewest_lines_that_take_most_of_it(times, named):
+    timeline = SimpleNamespace(strings=[f"src/train.py({number}): train" for number in times])
+    whole = iv.Intervals(np.array([0]), np.array([100]))
+    assert _longest_function(timeline, np.array(list(times.values())), whole).endswith(named)

@@ -62,8 +62,8 @@ LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
 """The name of a line of the user's own Python, "train.py(31): train": file, number, function."""
 NAMED_SHARE = 0.3
 """A function is named as the place of a loss where it ran for this share (0-1) of it or more."""
-NAMED_LINE_SHARE = 0.15
-"""Its lines are those that took this share (0-1) of its time or more."""
+NAMED_LINES_SHARE = 0.5
+"""Its lines are the fewest that took more than this share (0-1) of its time."""
 
 
 class LineRow(msgspec.Struct, frozen=True):
@@ -255,9 +255,13 @@ def _longest_function(timeline: Timeline, sums: Floats64, stretches: iv.Interval
     whole = sum(times.values())
     if whole < NAMED_SHARE * stretches.total:
         return ""
-    numbers = sorted(number for number, ns in times.items() if ns >= NAMED_LINE_SHARE * whole)
-    text = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
-    return f"{file}({text}): {function}"
+    numbers: list[int] = []
+    for number in sorted(times, key=lambda each: (-times[each], each)):
+        numbers.append(number)
+        if sum(times[each] for each in numbers) > NAMED_LINES_SHARE * whole:
+            break
+    first, last = min(numbers), max(numbers)
+    return f"{file}({first if first == last else f'{first}-{last}'}): {function}"
 
 
 def _time_by_line(timeline: Timeline, stretches: iv.Intervals, rank: int) -> Floats64:
