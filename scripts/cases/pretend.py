@@ -15,7 +15,8 @@ from unittest.mock import patch
 
 import torch
 from scripts.cases.machine import Finished, Kernel, Machine
-from scripts.cases.prices import is_free, kernels_of, leaves
+from scripts.cases.prices import attention_kernel, is_free, kernels_of, leaves
+from torch._dynamo import config as dynamo_config
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -230,28 +231,30 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
         """Return what has the query's shape."""
         ctx.save_for_backward(query, key, value)
-        _fused("_scaled_dot_product_flash_attention", "fwd", query, key, 4.0)
+        _fused("fwd", query, key, 4.0)
         return torch.empty_like(query)
 
     @staticmethod
     def backward(ctx: Any, *_grads: Any) -> Any:
         """Return three gradients."""
         query, key, value = ctx.saved_tensors
-        _fused("_scaled_dot_product_flash_attention_backward", "bwd", query, key, 10.0)
+        _fused("bwd", query, key, 10.0)
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _fused(name: str, way: str, query: Any, key: Any, factor: float) -> None:
+def _fused(way: str, query: Any, key: Any, factor: float) -> None:
     run = machine()
     flops = factor * query.numel() * key.shape[-2]
     half = query.dtype != torch.float32
     rate = 400e12 if half else run.spec.flops_per_s
     nbytes = 4 * query.nbytes
     us = run.spec.reduction_us + max(flops / rate, nbytes / run.spec.bytes_per_s) * 1e6
-    kernel = f"void pytorch_flash::flash_{way}_kernel<Flash_{way}_kernel_traits<64, 128, 128, 4>>"
-    if not half:
-        kernel = f"fmha_cutlass{way[0].upper()}_f32_aligned_64x64_rf_sm80"
-    run.operator(f"aten::{name}", [Kernel(kernel, us)], node=torch._C._current_autograd_node())
+    # Flash attention takes no float32.
+    name = f"aten::_scaled_dot_product_{'flash' if half else 'efficient'}_attention"
+    if way == "bwd":
+        name += "_backward"
+    kernel = Kernel(attention_kernel(way, query.dtype), us)
+    run.operator(name, [kernel], node=torch._C._current_autograd_node())
 
 
 class _Recurrent(torch.autograd.Function):
@@ -296,7 +299,8 @@ def _lstm(data: Any, states: Any, weights: Any, *options: Any) -> Any:
 class Compiled:
     """A function that `torch.compile` has compiled: fewer launches, elementwise chains in one.
 
-    A new shape is compiled anew, and a value that the host reads breaks the graph.
+    A new shape is compiled anew, up to Dynamo's limit: what comes then runs as it is written. A
+    value that the host reads breaks the graph.
     """
 
     def __init__(
@@ -309,7 +313,7 @@ class Compiled:
     ) -> None:
         self._function, self._device, self._dynamic = function, device, dynamic
         self._launch_us = REPLAYED_US if mode == "reduce-overhead" else COMPILED_LAUNCH_US
-        self._shapes: set[Any] = set()
+        self._compiled: dict[Any, int] = {}
         self._chain: list[Kernel] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -322,8 +326,10 @@ class Compiled:
             for each in leaves((args, kwargs))
             if torch.is_tensor(each)
         )
-        if shapes not in self._shapes:
-            self._shapes.add(shapes)
+        if shapes not in self._compiled:
+            if len(self._compiled) == dynamo_config.recompile_limit:
+                return self._function(*args, **kwargs)
+            self._compiled[shapes] = len(self._compiled)
             with run.range("_compile.compile_inner (dynamo_timed)", "cpu_op"):
                 run.work(COMPILE_US)
         run.work(GUARDS_US)
@@ -336,7 +342,8 @@ class Compiled:
         finally:
             self.flush()
             self._device.compiled = None
-            run.row("user_annotation", "Torch-Compiled Region: 0/0", start, run.host)
+            region = f"Torch-Compiled Region: 0/{self._compiled[shapes]}"
+            run.row("user_annotation", region, start, run.host)
 
     def add(self, name: str, kernels: list[Kernel]) -> None:
         """Take one operator into the graph."""

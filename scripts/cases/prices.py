@@ -128,8 +128,7 @@ def _product(
     seconds = max(flops / precision.flops_per_s, nbytes / spec.bytes_per_s)
     us = spec.reduction_us + seconds * 1e6
     if "attention" in name:
-        way = "bwd" if "backward" in name else "fwd"
-        return [Kernel(f"void pytorch_flash::flash_{way}_kernel<Flash_{way}_kernel_traits>", us)]
+        return [Kernel(attention_kernel("bwd" if "backward" in name else "fwd", dtype), us)]
     if "conv" in name:
         return _convolution(name, read, made, us, precision, spec)
     if precision.name:
@@ -137,6 +136,13 @@ def _product(
     if dtype == torch.float64:
         return [Kernel("cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1", us)]
     return [Kernel("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_128x64x8_ffma_cublas", us)]
+
+
+def attention_kernel(way: str, dtype: torch.dtype) -> str:
+    """Return the name of the kernel that fused attention of this type launches, `fwd` or `bwd`."""
+    if dtype == torch.float32:
+        return f"fmha_cutlass{way[0].upper()}_f32_aligned_64x64_rf_sm80"
+    return f"void pytorch_flash::flash_{way}_kernel<Flash_{way}_kernel_traits<64, 128, 128, 4>>"
 
 
 def _convolution(

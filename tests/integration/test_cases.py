@@ -137,4 +137,4 @@ def test_a_grade_explains_what_looked_like_a_cause(learner: Learner):
     assert learner.lab("case", "--verdict", "2").returncode == 2
     assert learner.lab("report", "cases/0001", "--html", "page.html").returncode == 0
     page = (learner.folder / "page.html").read_text()
-    assert "<h1>As the observatory delivers them</h1>" in page
+    assert "<h1>The colours of stars</h1>" in page

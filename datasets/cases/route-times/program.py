@@ -42,6 +42,7 @@ class Requests:
 def main():
     device = torch.device("cuda")
     model = RouteNet().to(device).eval()
+    torch._dynamo.config.recompile_limit = 256
     model = torch.compile(model, dynamic=False)
     total = torch.zeros((), device=device)
     served = 0

@@ -1,4 +1,4 @@
-"""Fit a catalogue of stars: small networks, double precision, because the archive is in double."""
+"""Fit the magnitudes of a catalogue of stars to their colours, with a small network."""
 
 import torch
 import torch.nn.functional as F

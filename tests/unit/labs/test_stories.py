@@ -67,10 +67,13 @@ OF_LIBRARY: dict[str, tuple[list[str], Callable[[Summary], bool]]] = {
             len(s.devices) == 4 and all(0.4 < d.compute_ns / d.wall_ns < 0.5 for d in s.devices)
         ),
     ),
-    "leaf-doctor": (["count=640", "batch_size=128", "num_workers=8"], lambda s: True),
+    "leaf-doctor": (
+        ["count=640", "num_workers=8"],
+        lambda s: abs(first_busy(s) - 0.2) < 0.03,
+    ),
     "letter-sorter": (
-        [],
-        lambda s: [d.compute_ns / d.wall_ns < 0.6 for d in s.devices] == [True, True, False],
+        ["count=2_997"],
+        lambda s: len(s.devices) == 3 and sum(d.compute_ns / d.wall_ns for d in s.devices) < 1.9,
     ),
     "mosaic-painter": (["optimizer.step()"], lambda s: first_busy(s) < 0.3),
     "museum-guide": ([], lambda s: first_busy(s) > 0.95),
@@ -79,8 +82,11 @@ OF_LIBRARY: dict[str, tuple[list[str], Callable[[Summary], bool]]] = {
         ["SHORTEST, LONGEST = 512, 1024", "SHORTEST + 16 * number"],
         lambda s: (1024 - 512) / 16 == 32,
     ),
-    "picture-maker": (["pictures=4, steps=50"], lambda s: True),
-    "poem-writer": (["depth=12", "lines=64", "(lines, 512)"], lambda s: True),
+    "picture-maker": (["pictures=4, steps=50"], lambda s: first_busy(s) < 0.2),
+    "poem-writer": (
+        ["depth=12", "lines=64", "(lines, 512)"],
+        lambda s: first_busy(s) > 0.95 and abs(step_ms(s) - 30) < 0.5,
+    ),
     "polite-pretrainer": (["accumulate=2"], lambda s: len(s.devices) == 2),
     "price-curve": (["GOODS = 80"], lambda s: abs(first_busy(s) - 0.8) < 0.05),
     "price-tags": (["queue.take(16)"], lambda s: first_busy(s) < 0.3),
@@ -90,22 +96,40 @@ OF_LIBRARY: dict[str, tuple[list[str], Callable[[Summary], bool]]] = {
         ["range(3_000)"],
         lambda s: 2.3 < 3_000 * step_ms(s) / 60_000 < 2.9,
     ),
-    "roof-tiles": (["memory_format=torch.channels_last"], lambda s: first_busy(s) > 0.95),
-    "route-times": ([], lambda s: max(costs(s)) > 1e9),
-    "satellite-years": (["YEARS = 40", "num_workers=8"], lambda s: True),
+    "roof-tiles": (["bfloat16()"], lambda s: first_busy(s) > 0.95),
+    "route-times": (
+        ["torch.randn(8192,"],
+        lambda s: first_busy(s) * step_ms(s) < 80 and 1.3e9 < max(costs(s)) < 1.6e9,
+    ),
+    "satellite-years": (
+        ["YEARS = 40", "num_workers=8"],
+        lambda s: abs(first_busy(s) - 0.5) < 0.05,
+    ),
     "ship-names": (["length=48"], lambda s: abs(first_busy(s) - 0.1) < 0.03),
-    "star-catalogue": ([], lambda s: first_busy(s) > 0.95),
+    "star-catalogue": ([], lambda s: first_busy(s) > 0.95 and 11 < step_ms(s) < 12),
     "steady-encoder": (
         ["count=200_000", "batch_size=128"],
         lambda s: abs(200_000 / 128 * step_ms(s) / 1000 - 45) < 3,
     ),
-    "teacher-average": (["follow(teacher, student)"], lambda s: first_busy(s) < 0.3),
+    "teacher-average": (
+        ["copy.deepcopy(student)"],
+        lambda s: abs(first_busy(s) - 0.2) < 0.03 and abs(step_ms(s) - 29) < 0.5,
+    ),
     "ticket-router": ([], lambda s: abs(first_busy(s) - 0.2) < 0.03),
     "tide-stages": (["HARBOURS = 100"], lambda s: True),
-    "tiny-stories": (["depth=8"], lambda s: True),
+    "tiny-stories": (
+        ["depth=8"],
+        lambda s: first_busy(s) > 0.95 and abs(step_ms(s) - 76) < 0.5,
+    ),
     "warehouse-robots": (["HALLS, SENSES, MOVES = 256"], lambda s: True),
-    "wide-recommender": (["accumulate=4"], lambda s: len(s.devices) == 4),
-    "wind-farms": ([], lambda s: len(s.devices) == 2),
+    "wide-recommender": (
+        [],
+        lambda s: len(s.devices) == 4 and all(d.compute_ns / d.wall_ns < 0.5 for d in s.devices),
+    ),
+    "wind-farms": (
+        [],
+        lambda s: [round(d.compute_ns / d.wall_ns, 1) for d in s.devices] == [0.7, 0.7],
+    ),
 }
 CASES = {case.name: case for case in load_library().cases}
 

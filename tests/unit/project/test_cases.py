@@ -103,6 +103,52 @@ def test_the_library_has_every_level_and_every_cause():
     assert {case.cause for case in LIBRARY.values()} == set(CAUSES)
 
 
+def test_fused_attention_is_named_as_pytorch_chooses_it_for_a_type():
+    efficient, flash = 0, 0
+    for name, case in LIBRARY.items():
+        for trace in case.traces:
+            names = set(load(CASES / name / trace).strings)
+            for operator, kernel in (("efficient", "fmha_cutlass"), ("flash", "flash_")):
+                called = {each for each in names if f"_{operator}_attention" in each}
+                ran = {each for each in names if f" {kernel}" in each or f"::{kernel}" in each}
+                assert len(called) == len(ran), (name, called, ran)
+                efficient += len(called) * (operator == "efficient")
+                flash += len(called) * (operator == "flash")
+    assert efficient
+    assert flash
+
+
+REQUESTS = """
+import torch
+from torch import nn
+from torch.profiler import profile, schedule
+
+
+def main():
+    # the limit
+    model = torch.compile(nn.Linear(16, 16).to("cuda"), dynamic=False)
+    with profile(schedule=schedule(active=12)) as prof:
+        for rows in range(1, 13):
+            model(torch.ones(rows, 16, device="cuda"))
+            prof.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "regions"), [("", 8), ("torch._dynamo.config.recompile_limit = 10", 10)]
+)
+def test_a_new_shape_is_compiled_until_the_limit_and_then_runs_as_written(limit, regions):
+    from scripts.cases.record import CaseSpec, run
+
+    program = REQUESTS.replace("# the limit", limit)
+    (machine,) = run(program, CaseSpec("", 1, "", "", "healthy"))
+    names = [row["name"] for row in machine.rows]
+    named = [name for name in names if name.startswith("Torch-Compiled Region")]
+    assert named == [f"Torch-Compiled Region: 0/{number}" for number in range(regions)]
+    assert sum("compile_inner" in name for name in names) == regions
+    assert names.count("aten::addmm") == 12
+
+
 def test_a_recording_comes_out_the_same_again():
     from scripts.cases.__main__ import traces
     from scripts.cases.record import PROGRAM, load_spec, run
