@@ -157,9 +157,8 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     scope = describe_scope(summary)
     if scope:
         scope = f" {scope}"
-    for finding in capture_words.main_findings(summary)[
-        :1
-    ]:  # the biggest block below may be useful work
+    # The biggest block below may be useful work.
+    for finding in capture_words.main_findings(summary)[:1]:
         most = summary.check_ceiling
         if most is not None and finding.expected_gain_ratio > most:
             scope = f"{scope}; a check measures {most:.2f}x at most"

@@ -67,8 +67,8 @@ ranks run.
 class RankJob(msgspec.Struct, frozen=True):
     """The worker's options: sockets by run and rank, memory by rank, the line on which a byte
     starts each run, and the script's folder. The first run trains the recipe's small model if
-    `many_steps`, and compares the parameters of every step. If `parts` is
-    not 0, it has one rank, whose micro-batches are made of so many.
+    `many_steps`, and compares the parameters of every step. If `parts` is not 0, it has one rank,
+    whose micro-batches are made of so many.
 
     `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
     """
