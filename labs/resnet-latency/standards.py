@@ -47,8 +47,8 @@ def probabilities(logits):
 
 
 def as_shipped(jpeg):
-    """What predict.py makes of the whole photograph, in float32: normalising and resizing are both
-    linear, so the few pixels that are left are normalised.
+    """1×3×224×224, as predict.py prepares it from the whole photograph, but in float32: normalising
+    and resizing are both linear, so only the few pixels that are left are normalised.
     """
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(jpeg)).convert("RGB")))
     pixels = F.resize(pixels.permute(2, 0, 1).float().unsqueeze(0), [RESIZE], antialias=True)

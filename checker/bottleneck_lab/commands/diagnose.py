@@ -313,9 +313,9 @@ def _unjudged(workspace: Workspace) -> set[str]:
 def _found_wrong(workspace: Workspace) -> dict[str, str]:
     """Return the answers in diagnosis.toml that the last check found wrong, with its sentences.
 
-    What rests on a choice that has changed since is not among them, nor
-    what quotes an answer to another question that has, or that is wrong itself, nor what names
-    another question that has been answered anew.
+    What rests on a choice that has changed since is not among them, nor what quotes an answer to
+    another question that has, or that is wrong itself, nor what names another question that has
+    been answered anew.
     """
     attempts = load_attempts(workspace)
     if not attempts:

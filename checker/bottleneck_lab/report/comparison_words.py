@@ -399,7 +399,7 @@ _WHOLES = {
     "kernel": ("All of your kernels", "their sum"),
     "recording": ("The recording", "whole recording"),
 }
-"""What the whole is, by the unit of a comparison: as a title, and as a label."""
+"""Title and label of the whole, by the unit of a comparison."""
 
 
 def format_interval(low: float | None, high: float | None) -> str:

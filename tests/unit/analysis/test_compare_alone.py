@@ -1,5 +1,5 @@
-"""What two captures alone tell, and what they cannot: another device, a busy machine, reports of
-single kernels, and programs of which only functions were recorded.
+"""Comparisons of two captures that nothing else is known of: another device, a busy machine,
+reports of single kernels, and programs of which only functions were recorded.
 """
 
 import json
@@ -121,9 +121,11 @@ OPERATORS = dict.fromkeys("abcdefghij", 4.0)
 def test_operators_that_are_all_slower_alike_are_the_machine_s_doing():
     quiet = times(**OPERATORS, large=3000.0)
     busy = times(**{name: 3.8 * us for name, us in OPERATORS.items()}, large=12_000.0)
-    (found,) = find_slower_machine(quiet, busy)
-    assert (found.kind, found.slows) == ("load", "after")
-    assert found.sentence.startswith("nearly all operators take about 3.8x as long after as before")
+    (difference,) = find_slower_machine(quiet, busy)
+    assert (difference.kind, difference.slows) == ("load", "after")
+    assert difference.sentence.startswith(
+        "nearly all operators take about 3.8x as long after as before"
+    )
     (back,) = find_slower_machine(busy, quiet)
     assert back.slows == "before"
     # Fewer threads, or another type, slow large operators alone.
@@ -134,9 +136,11 @@ def test_operators_that_are_all_slower_alike_are_the_machine_s_doing():
 def test_short_operators_that_were_interrupted_tell_a_busy_machine():
     quiet = times(**OPERATORS)
     busy = {name: each._replace(whole_ns=3 * each.whole_ns) for name, each in quiet.items()}
-    (found,) = find_slower_machine(quiet, busy)
-    assert (found.kind, found.slows) == ("load", "after")
-    assert "1.0x their typical time before, all calls together, and 3.0x after" in found.sentence
+    (difference,) = find_slower_machine(quiet, busy)
+    assert (difference.kind, difference.slows) == ("load", "after")
+    assert (
+        "1.0x their typical time before, all calls together, and 3.0x after" in difference.sentence
+    )
 
 
 def test_a_trace_that_is_slower_throughout_is_no_slower_program(loaded):

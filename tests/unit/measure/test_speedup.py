@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
+from bottleneck_lab.catalog import CriterionSpec, DeviceSpec, find_lab
 from bottleneck_lab.errors import BusyMachineError, LabError
 from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
 from bottleneck_lab.measure.kinds.speedup.figures import MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
@@ -674,3 +675,13 @@ def test_a_judge_that_fails_is_named_with_its_line(lab, workspace, tmp_path):
     assert "own judge.py failed: KeyError: 'bands'" in verdict.summary
     assert "judge.py, line 2)" in verdict.summary
     assert "author" in verdict.advice[0]
+
+
+def test_a_lab_with_standards_needs_what_its_judge_compares_with(tmp_path):
+    lab = find_lab("resnet-latency")
+    kind = kind_of(lab)
+    assert list(kind.problems(lab)) == []
+    text = (lab.path / "judge.py").read_text(encoding="utf-8")
+    (tmp_path / "judge.py").write_text(text.replace("def disagreement(", "def distance("))
+    (problem,) = kind.problems(msgspec.structs.replace(lab, path=tmp_path))
+    assert problem.endswith("`disagreement` is missing; a lab with `standards` needs it.")

@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.steps.figures import Group
 from bottleneck_lab.trace.names import FIXED_PRICE
 
 Unit = Literal["step", "image", "kernel", "recording"]
-"""What the times of a comparison are of; `kernel`: of all kernels that ncu measured."""
+"""The unit whose times are compared; `kernel`: all kernels that ncu measured."""
 
 TOLERATED_ALONE = 0.05
 """Two recordings of the same code differ by a few percent that their steps do not show: with one

@@ -25,7 +25,7 @@ ALIKE = 0.8
 change some of them: what only looks at a tensor takes as long as before.
 """
 SHORT_NS = 50_000
-"""What an operator typically takes whose time hardly depends on the program's data."""
+"""An operator that typically takes less hardly depends on the program's data."""
 INTERRUPTED = 1.5
 """So many times as much of the time of short operators has to be beyond their typical times."""
 

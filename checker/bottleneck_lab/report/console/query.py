@@ -26,8 +26,9 @@ _GAP, _NARROW_GAP = 3, 2
 
 
 class _Column(NamedTuple):
-    """A column of a table: `lines` if it holds names of lines of Python."""
+    """A column of a table, with its head as printed; `lines` if it holds names of lines."""
 
+    name: str
     head: str
     cells: list[str]
     numbers: bool
@@ -51,24 +52,26 @@ def render_query(result: QueryResult, console: Console, question: Question | Non
     lines, bytes in the units of a report, and no empty column; where a terminal is narrow, they
     come without the question's spare columns.
     """
-    columns, left_out = _columns(result, short=question is not None), list[str]()
-    narrow = question is not None and _least_width(columns, _GAP) > console.width
-    table = columns
-    if question and narrow:
-        table = [each._replace(head="\n".join(each.head.rsplit("_", 1))) for each in columns]
-        for name in question.spare:
-            if _least_width(table, _NARROW_GAP) > console.width and name in result.columns:
-                head = "\n".join(name.rsplit("_", 1))
-                left_out += [name for each in table if each.head == head]
-                table = [each for each in table if each.head != head]
-    gap = _NARROW_GAP if narrow else _GAP
-    if _least_width(table, gap) > console.width:
+    columns = _columns(result, short=question is not None)
+    shown, gap = columns, _GAP
+    if question and _least_width(columns, _GAP) > console.width:
+        shown, gap = _narrowed(columns, question.spare, console.width), _NARROW_GAP
+    if _least_width(shown, gap) > console.width:
         _print_records(columns, console)
         return
-    _print_table(table, gap, console)
-    if left_out:
-        named = " and ".join([", ".join(left_out[:-1]), left_out[-1]][len(left_out) == 1 :])
-        console.print(f"Without {named}, for which there is no room here: `--json` has all.")
+    _print_table(shown, gap, console)
+    kept = [each.name for each in shown]
+    if left_out := [each.name for each in columns if each.name not in kept]:
+        console.print(f"Left out for want of room: {', '.join(left_out)}. `--json` has all.")
+
+
+def _narrowed(columns: Sequence[_Column], spare: Sequence[str], width: int) -> list[_Column]:
+    """Return the columns with heads on two lines, without as many of the spare ones as it takes."""
+    shown = [each._replace(head="\n".join(each.head.rsplit("_", 1))) for each in columns]
+    for name in spare:
+        if _least_width(shown, _NARROW_GAP) > width:
+            shown = [each for each in shown if each.name != name]
+    return shown
 
 
 def _columns(result: QueryResult, *, short: bool) -> list[_Column]:
@@ -78,7 +81,7 @@ def _columns(result: QueryResult, *, short: bool) -> list[_Column]:
         if not short or any(each is not None for each in values):
             cells = _short_cells(head, values) if short else [*map(_format_cell, values)]
             numbers = all(isinstance(each, int | float | None) for each in values)
-            columns.append(_Column(head, cells, numbers, lines))
+            columns.append(_Column(head, head, cells, numbers, lines))
     return columns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
@@ -52,6 +53,18 @@ class SpeedupKind(Kind[SpeedupSettings]):
 
     def launches(self, lab: Lab) -> tuple[HostCall, ...]:
         return self.settings(lab, "cuda").launches
+
+    def problems(self, lab: Lab) -> Iterator[str]:
+        yield from super().problems(lab)
+        judge = lab.path / "judge.py"
+        if not judge.is_file() or not any(
+            spec.settings.get("standards") for spec in lab.spec.devices.values()
+        ):
+            return
+        text = judge.read_text(encoding="utf-8")
+        for name in ("compare", "disagreement"):
+            if f"def {name}(" not in text:
+                yield f"{judge}: `{name}` is missing; a lab with `standards` needs it."
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         *python, entry = super().program(lab, device, tool)

@@ -29,7 +29,7 @@ from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, MOVED_PAIRS,
 from bottleneck_lab.measure.kinds.speedup.judging import complaint
 
 QUICK, WAYS = 0, 1
-"""What a lab's standards are asked for: the reference's answer, or those of other ways."""
+"""The last argument of a lab's standards: for the reference's answer, or those of other ways."""
 ROUNDING = 1e-3
 """How far a quick reference may be from the shipped code, in the judge's `disagreement`.
 
@@ -37,8 +37,8 @@ Measured: 1.5e-6 on a CPU. Arithmetic in TF32 on a GPU adds some; bfloat16 throu
 """
 
 
-class Timed(NamedTuple):
-    """One timed call: its inputs and both sides' answers."""
+class TimedCall(NamedTuple):
+    """The inputs of a timed call, and both sides' answers."""
 
     inputs: list[Value]
     answer: list[Any]
@@ -69,7 +69,7 @@ class Workers:
         self.names = list(judge.cases(self.generator, context.settings.judge))
         self._ready: dict[str, list[Value]] = {}
         self.untimed_answers = 0
-        self._timed: list[Timed] = []
+        self._timed: list[TimedCall] = []
 
     def inputs(self, case: str, *, timed: bool = True) -> list[Value]:
         """Make fresh inputs for one call of a case. For calls that are not timed, a judge may have
@@ -128,7 +128,7 @@ class Workers:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])
         if self.standards is not None:
-            self._timed.append(Timed(inputs, answers["learner"], answers["reference"]))
+            self._timed.append(TimedCall(inputs, answers["learner"], answers["reference"]))
 
     def judge_untimed(self) -> None:
         """Call the learner for nothing but the answer, and judge that, by the lab's quick reference
