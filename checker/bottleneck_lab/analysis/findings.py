@@ -298,8 +298,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "shared-device",
         "Look with nvidia-smi for another process on this device. Give each a device of its own, or"
         " let them share it with MPS.",
-        "kernels that take more than 1.5 times as long as the same ones in steps with as much work cost ≥ 10%,"
-        " and are not what makes ranks late",
+        "kernels that take more than 1.5 times as long as the same ones in steps with as much work"
+        " cost ≥ 10%, and are not what makes ranks late",
         work.interrupted_kernels,
         rests_on=("kernels", "steps"),
         # Kernels that are interrupted in every step don't stand out.
