@@ -179,14 +179,12 @@ def _describe_flop(comparison: Comparison) -> list[str]:
         return []
     before, after = (f"{flop / 1e6:.3g} MFLOP" for flop in (each.before, each.after))
     was, now = each.shapes
-    inputs = ""
-    if was and now:
-        inputs = f": {was}, now {now}. It"
-    elif was or now:
-        inputs = f": {was or now} is {'gone' if was else 'new'}. It"
+    # Which of several shapes took whose place is not known.
+    inputs = [f"{shape} is {word}" for shape, word in ((was, "gone"), (now, "new")) if shape]
+    of = f"{each.operator}{': ' if inputs else ''}{', '.join(inputs)}"
     return [
-        f"The shapes differ: {each.operator}{inputs} computes {before} a call before, and {after}"
-        " after. If that is another batch size, compare times for each sample."
+        f"The shapes differ: {of}. A call computes {before} on average before, and {after} after."
+        " If that is another batch size, compare times for each sample."
     ]
 
 
@@ -329,7 +327,8 @@ def _describe_rule(comparison: Comparison) -> str:
         more = "more steps, or several captures of each, alternating,"
     return (
         f"Better is said of an interval wholly above {bound:.2f}x, worse of one wholly below"
-        f" {1 / bound:.2f}x, since the same code differs by as much; {more} narrow it."
+        f" {1 / bound:.2f}x, since the same code differs by as much on a quiet machine; {more}"
+        " narrow it."
     )
 
 
@@ -577,8 +576,8 @@ def describe_limits(comparison: Comparison, groups: Iterable[str]) -> str:
     whole = {"image": "the time of an image", "kernel": "all kernels", "recording": "the recording"}
     return (
         f"Parts are listed from {NOTABLE_SHARE:.1%} of {whole.get(comparison.unit, 'the step')} on,"
-        f" where they changed by more than {comparison.tolerated:.0%}, or may have by"
-        f" {_MUCH - 1:.0%}."
+        f" where they changed by more than {comparison.tolerated:.0%}, seem to have by"
+        f" {_MUCH - 1:.0%}, or are called as much more or less often."
     )
 
 
@@ -590,7 +589,9 @@ def shown_changes(comparison: Comparison, group: str, most: int | None = TOP) ->
     operators = {change.what for change in comparison.changes if change.group == "operator"}
     shown = []
     for change in comparison.changes:
-        if change.outcome == "cannot tell":
+        if change.calls and max(change.calls) >= _MUCH * min(change.calls):
+            worth = True
+        elif change.outcome == "cannot tell":
             worth = not 1 / _MUCH < change.ratio < _MUCH
         else:
             worth = change.outcome != "same" or bool(change.was)

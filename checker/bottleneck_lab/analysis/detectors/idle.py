@@ -333,7 +333,7 @@ def python_overhead(seen: Evidence) -> list[Detection]:
         calls, largest = sum(row.calls for row in small), max(small, key=lambda row: row.self_ns)
         evidence += (
             f" Another {calling:.0%} went to {calls} calls of operators that take under"
-            f" {SMALL_NS / 1e3:.0f} µs each, most of all to {largest.name}."
+            f" {SMALL_NS / 1e3:.0f} µs on average, most of all to {largest.name}."
         )
     _, where = repeated_calls(seen)
     advice = ""
