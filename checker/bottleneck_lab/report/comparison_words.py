@@ -123,7 +123,12 @@ def describe_speedup(comparison: Comparison) -> str:
     if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         typical = "a typical pair of captures" if comparison.pairs > 1 else "a typical one"
         ratio = f"{mean:.2f}x by the mean {comparison.unit}, {ratio} by {typical}"
-    sentence = f"{_OUTCOMES[comparison.outcome]}: {ratio}"
+    outcome = _OUTCOMES[comparison.outcome]
+    changed = comparison.outcome in ("better", "worse")
+    if changed and comparison.pairs == 1 and not comparison.load_known:
+        # The same program differed by up to 1.7 times between captures on a busy machine.
+        outcome += " in these two captures"
+    sentence = f"{outcome}: {ratio}"
     if comparison.images_per_s is not None:
         before, after = comparison.images_per_s
         sentence += f", {before:,.0f} → {after:,.0f} images/s"

@@ -45,7 +45,7 @@ def _captures(folder: Path, trace: Path, count: int) -> Path:
 def test_any_two_files_are_compared(tmp_path):
     done = lab(BEFORE, AFTER, at=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Faster: " in done.stdout
+    assert "Faster in these two captures: " in done.stdout
     assert "The device waits for data" in done.stdout
 
 
