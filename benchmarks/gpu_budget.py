@@ -21,7 +21,7 @@ import random
 import runpy
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -249,8 +249,7 @@ class Budget:
             # Calls of the reference alone, before and after, then both sides' warm-up.
             calls = 2 * FAR_PAIRS + 3 * settings.warmup_calls
             cost = self.costs[case]
-            clock += calls * sum(call)
-            clock += (2 * 2 + settings.warmup_calls) * cost.draw_s
+            clock += calls * sum(call) + (2 * 2 + settings.warmup_calls) * cost.draw_s
             clock += settings.warmup_calls * cost.judge_s
         first = next(iter(self.calls))
         clock += SELF_TEST_PAIRS[0] * (2 * sum(self.calls[first]) + self.costs[first].draw_s)
@@ -273,23 +272,30 @@ class Budget:
             settings=settings, rng=rng, progress=lambda *_: None, criterion=criteria.get
         )
 
-        def judge_untimed() -> None:
+        as_timed = [(self.calls[name], self.costs[name]) for name in self.calls]
+
+        def untimed() -> Generator[tuple[Call, Cost], None, None]:
+            while True:
+                yield rng.choice(self.untimed or as_timed)
+
+        def judge_untimed(call: tuple[Call, Cost]) -> None:
             nonlocal clock
-            if not self.untimed:
-                return time_pair(Case(rng.choice(list(self.calls))))
-            (moves_s, computes_s), cost = rng.choice(self.untimed)
-            clock += 2 * moves_s + computes_s * (1 + 1 / speed) + cost.draw_s + cost.judge_s
-            return None
+            (moves_s, computes_s), cost = call
+            # The next one is drawn meanwhile.
+            clock += max(cost.draw_s, 2 * moves_s + computes_s * (1 + 1 / speed) + cost.judge_s)
 
         workers: Any = SimpleNamespace(
-            context=context, time_pair=time_pair, judge_untimed=judge_untimed
+            context=context, time_pair=time_pair, untimed=untimed, judge_untimed=judge_untimed
+        )
+        quiet: Any = SimpleNamespace(
+            outcome=SimpleNamespace(doubt=0.0), spent_s=0.0, narrow=lambda: False
         )
         with (
             patch.object(time, "monotonic", lambda: clock),
             patch.object(sequential, "_fewer_than", fewer_than),
         ):
             cases = [DecidedOnce(name, idle=idle) for name in self.calls]
-            sampling.sample(workers, cases, sampling.sequential_tests(context, 0.0))
+            sampling.sample(workers, cases, quiet)
             sampling.judge_untimed(workers, cases)
         states = {state for case in cases for state in case.states().values()}
         state = State.FAIL if State.FAIL in states else State.INCONCLUSIVE

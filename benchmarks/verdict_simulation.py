@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from markdown_tables import renew, table
 from scipy.stats import binomtest
 
@@ -45,6 +46,7 @@ LEVELS = {"quiet": 0.02, "loaded": 0.1, "stormy": 0.3}
 """Scale of the noise: the log of a typical slowdown."""
 PLANS = {"pairs": PAIRS, "blocks": BLOCKS}
 CONFIDENCE = 0.95
+DECIDED = (State.PASS, State.FAIL)
 
 Slots = Iterator[float]
 """Log slowdown of one moment after another, without end."""
@@ -132,27 +134,55 @@ def measure_pairs(rng: random.Random, slots: Slots, speedup: float, n: int) -> l
     return ratios
 
 
-def against_itself(rng: random.Random, slots: Slots) -> SelfTest:
-    """The A/A self-test, measured on where the first pairs do not do."""
-    itself: list[float] = []
-    for pairs in SELF_TEST_PAIRS:
-        itself += [math.log(ratio) for ratio in measure_pairs(rng, slots, 1.0, pairs - len(itself))]
-        if (verdict := self_test(itself)).quiet:
-            break
-    return verdict
+class AgainstItself:
+    """The A/A self-test: as few pairs as show that the machine is fit, then more (`narrow`)."""
+
+    def __init__(self, rng: random.Random, slots: Slots) -> None:
+        self._rng, self._slots = rng, slots
+        self._log_ratios: list[float] = []
+        self._sizes = list(SELF_TEST_PAIRS)
+        self.outcome = self._measure()
+        while not self.outcome.fit and self.narrow():
+            pass
+
+    def narrow(self) -> bool:
+        """Measure more pairs, if there is a doubt to narrow and a larger size."""
+        if self.outcome.quiet or not self._sizes:
+            return False
+        self.outcome = self._measure()
+        return True
+
+    def _measure(self) -> SelfTest:
+        wanted = self._sizes.pop(0) - len(self._log_ratios)
+        ratios = measure_pairs(self._rng, self._slots, 1.0, wanted)
+        self._log_ratios += map(math.log, ratios)
+        return self_test(self._log_ratios)
 
 
 def simulate_check(
     rng: random.Random, slots: Slots, speedup: float, plan: Plan
 ) -> tuple[State | None, int]:
-    """The outcome (None: the self-test refused the machine) and how many pairs it took."""
-    itself = against_itself(rng, slots)
-    if not itself.fit:
+    """The outcome (None: the self-test refused the machine) and how many pairs it took.
+
+    Pairs measure the self-test on where only its doubt is in the way; blocks, which cost more than
+    it does, have all of it first.
+    """
+    itself = AgainstItself(rng, slots)
+    while plan is BLOCKS and itself.narrow():
+        pass
+    if not itself.outcome.fit:
         return None, 0
-    test, ratios = SequentialTest(target=TARGET, plan=plan, doubt=itself.doubt), []
-    while (decision := test.decide(ratios)).state is State.CONTINUE:
+    sure, ratios = SequentialTest(target=TARGET, plan=plan), list[float]()
+    while True:
+        test = msgspec.structs.replace(sure, doubt=itself.outcome.doubt)
+        decision = test.decide(ratios)
+        if decision.state in DECIDED:
+            return decision.state, decision.samples
+        if sure.decide(ratios).state in DECIDED and itself.narrow():
+            continue
+        if decision.state is State.INCONCLUSIVE:
+            return decision.state, decision.samples
         ratios += measure_pairs(rng, slots, speedup, decision.wanted)
-    return decision.state, decision.samples
 
 
 def simulate_cell(plan: str, noise: str, level: str, speed: float, runs: int, seed: int) -> Cell:

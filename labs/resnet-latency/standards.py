@@ -2,12 +2,12 @@
 forbids. Trusted; never handed out.
 """
 
-import copy
 import io
 
 import numpy as np
 import torch
 from PIL import Image
+from torch.fx.experimental.optimization import fuse
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 from weights import load_resnet50
@@ -23,8 +23,9 @@ def load(device):
     five others, 5×1000: all in bfloat16, enlarged from too few pixels by each of FILTERS, and
     shrunk without antialiasing.
     """
-    exact = load_resnet50().to(device)
-    coarse = copy.deepcopy(exact).to(torch.bfloat16, memory_format=torch.channels_last)
+    network = load_resnet50()
+    exact = fuse(network).to(device)  # each batch norm in the convolution before it
+    coarse = network.to(device, torch.bfloat16, memory_format=torch.channels_last)
 
     @torch.inference_mode()
     def answers(jpeg, ways):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import shutil
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,6 +21,7 @@ from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
+from bottleneck_lab.measure.kinds.speedup.against_itself import AgainstItself
 from bottleneck_lab.measure.kinds.speedup.figures import MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
@@ -274,8 +278,10 @@ class Timed:
             settings=SpeedupSettings(max_s=max_s, judged=judged),
             rng=random.Random(1),
             progress=lambda *_: None,
+            criterion={"speedup": CriterionSpec("speedup", "target", "speed", 3.0)}.get,
         )
         self.seconds, self.now, self.untimed_at = seconds, 0.0, []
+        self.itself = Narrowed(self, 0.0)
         monkeypatch.setattr(sampling.time, "monotonic", lambda: self.now)
 
     def time_pair(self, case):
@@ -284,18 +290,134 @@ class Timed:
         case.learner_s.append(learner_s)
         self.now += reference_s + learner_s
 
-    def judge_untimed(self):
+    def untimed(self):
+        while True:
+            yield None
+
+    def judge_untimed(self, _call):
         self.untimed_at.append(self.now)
         self.now += sum(next(iter(self.seconds.values())))
 
-    def sampled(self, tests=TESTS):
+    def sampled(self):
         cases = [Case(name) for name in self.seconds]
-        sample(self, cases, tests)
+        sample(self, cases, self.itself)
         return cases
 
     def looked(self, tests=TESTS):
         cases = [Case(name) for name in self.seconds]
         return first_look(self, cases, tests), cases
+
+
+class Narrowed:
+    """Stands where the reference's pairs with itself stand: each doubt after the first takes ten
+    made-up seconds.
+    """
+
+    def __init__(self, timed, *doubts):
+        self.timed, self.doubts, self.spent_s = timed, list(doubts), 0.0
+        self.narrow()
+
+    def narrow(self):
+        if not self.doubts:
+            return False
+        if hasattr(self, "outcome"):
+            self.spent_s += 10.0
+            self.timed.now += 10.0
+        self.outcome = SimpleNamespace(doubt=self.doubts.pop(0))
+        return True
+
+
+@pytest.mark.parametrize(
+    ("times_as_fast", "left", "pairs"),
+    [
+        (6.0, [0.2, 0.0], 12),  # clears the target by more than the doubt
+        (4.0, [0.0], 12),  # by a third: only the doubt is in the way, until it is narrower
+        (3.3, [], 12),  # by a tenth
+    ],
+)
+def test_the_doubt_is_narrowed_where_nothing_else_is_in_the_way(
+    monkeypatch, times_as_fast, left, pairs
+):
+    timed = Timed(monkeypatch, 120, only=(times_as_fast, 1.0))
+    timed.itself = Narrowed(timed, 0.4, 0.2, 0.0)
+    (case,) = timed.sampled()
+    assert case.states() == {"speedup": State.PASS}
+    assert (timed.itself.doubts, len(case.learner_s)) == (left, pairs)
+
+
+def in_turns(timed, *pairs):
+    """Have the pairs take these seconds, over and over."""
+    honest, turns = timed.time_pair, itertools.cycle(pairs)
+
+    def time_pair(case):
+        timed.seconds = {case.name: next(turns)}
+        honest(case)
+
+    timed.time_pair = time_pair
+
+
+def test_no_doubt_is_narrowed_while_the_pairs_themselves_are_open(monkeypatch):
+    timed = Timed(monkeypatch, 1000, only=(4.0, 1.0))
+    timed.itself = Narrowed(timed, 0.05, 0.0)
+    # One in twelve is below the target: 12 pairs show nothing yet, and 24 all that is needed.
+    in_turns(timed, (2.9, 1.0), *[(4.0, 1.0)] * 11)
+    (case,) = timed.sampled()
+    assert case.states() == {"speedup": State.PASS}
+    assert len(case.learner_s) == 24
+    assert timed.itself.doubts == [0.0]
+
+
+def test_narrowing_a_doubt_takes_none_of_the_time_for_pairs(monkeypatch):
+    timed = Timed(monkeypatch, 60, only=(3.3, 1.0))
+    timed.itself = Narrowed(timed, *[0.4] * 10, 0.0)
+    (case,) = timed.sampled()
+    assert timed.now > 120
+    assert case.states() == {"speedup": State.PASS}
+
+
+def test_what_only_the_doubt_makes_hopeless_narrows_it(monkeypatch):
+    timed = Timed(monkeypatch, 1000, only=(3.3, 1.0))
+    timed.itself = Narrowed(timed, 0.4, 0.0)
+    in_turns(timed, (2.9, 1.0), *[(3.3, 1.0)] * 6)
+    (case,) = timed.sampled()
+    assert case.states() == {"speedup": State.PASS}
+    assert timed.itself.doubts == []
+
+
+def against_itself(*slowdowns):
+    """An A/A test whose sides are this much apart in one pair after another."""
+    calls = itertools.chain.from_iterable((factor, 1.0) for factor in slowdowns)
+    worker = SimpleNamespace(waiting=lambda: SimpleNamespace(seconds=lambda: 0.5))
+    reference = SimpleNamespace(worker=worker, call=lambda _inputs: (next(calls), []))
+    context = SimpleNamespace(
+        settings=SimpleNamespace(self_test_margin=0.2),
+        rng=SimpleNamespace(getrandbits=lambda _bits: 1),
+    )
+    workers = SimpleNamespace(
+        context=context, names=["first", "second"], reference=reference, inputs=lambda case: [case]
+    )
+    return AgainstItself(workers)
+
+
+def test_a_quiet_machine_leaves_no_doubt_to_narrow():
+    itself = against_itself(*[1.01] * 12)
+    assert (itself.outcome.doubt, itself.waited_s, itself.narrow()) == (0.0, 0.5, False)
+
+
+def test_a_noisy_machine_is_measured_on_as_long_as_it_is_asked_for():
+    itself = against_itself(*[1.4, 1.0] * 24)
+    assert itself.outcome.doubt == pytest.approx(0.4)
+    assert itself.narrow()
+    assert itself.narrow()
+    assert "48 times" in itself.outcome.sentence
+    assert itself.waited_s == 1.5
+    assert not itself.narrow()
+
+
+def test_an_unfit_machine_gets_all_its_pairs_before_it_is_refused():
+    assert against_itself(*[2.0] * 12, *[1.01] * 12, *[1.01] * 24).outcome.quiet
+    with pytest.raises(BusyMachineError, match="48 times"):
+        against_itself(*[2.0] * 48)
 
 
 WORST_MACHINE = {"speedup": SequentialTest(target=3.0, doubt=SELF_TEST_LIMIT)}
@@ -576,11 +698,31 @@ def both_sides(learner, *, standards=None):
 
 def test_calls_that_nobody_times_may_have_inputs_of_their_own():
     workers, calls, _ = both_sides(lambda number: 2 * number)
-    workers.judge_untimed()
+    workers.judge_untimed(next(workers.untimed()))
     assert calls == [("learner", 1.0), ("reference", 1.0)]
     workers.time_pair(Case("only"))
     assert sorted(calls[2:]) == [("learner", 3.0), ("reference", 3.0)]
     assert workers.untimed_answers == 1
+
+
+def test_inputs_are_drawn_while_the_workers_compute_and_judged_in_their_order():
+    drawn = threading.Event()
+    workers, calls, _ = both_sides(lambda number: 2 * number)
+    numbers = itertools.count(1.0)
+
+    def untimed_inputs(*_):
+        if (number := next(numbers)) == 2.0:
+            drawn.set()
+        return [number]
+
+    workers.judge.untimed_inputs = untimed_inputs
+    with contextlib.closing(workers.untimed()) as untimed:
+        call = next(untimed)
+        assert drawn.wait(10)
+        workers.judge_untimed(call)
+        workers.judge_untimed(next(untimed))
+    inputs = [inputs for _, inputs in calls]
+    assert inputs == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_a_quick_reference_spares_untimed_calls_the_slow_one():
@@ -588,8 +730,8 @@ def test_a_quick_reference_spares_untimed_calls_the_slow_one():
         lambda number: 2 * number, standards=lambda number, ways: "ways" if ways else 2 * number
     )
     workers.time_pair(Case("only"))
-    for _ in range(100):
-        workers.judge_untimed()
+    for call in itertools.islice(workers.untimed(), 100):
+        workers.judge_untimed(call)
     workers.refuse_overall()
     assert [name for name, *_ in calls].count("reference") == 1
     assert workers.untimed_answers == 100
@@ -603,8 +745,8 @@ def test_code_that_is_less_precise_only_when_it_is_timed_is_held_against_the_sta
     )
     for _ in range(24):
         workers.time_pair(Case("only"))
-    for _ in range(100):
-        workers.judge_untimed()
+    for call in itertools.islice(workers.untimed(), 100):
+        workers.judge_untimed(call)
     workers.refuse_overall()
     assert [answer for answer, *_ in compared] == [[6.01]] * 16
 
@@ -615,7 +757,7 @@ def test_a_wrong_answer_to_an_untimed_call_is_refused():
     )
     workers.time_pair(Case("only"))
     with pytest.raises(LearnerFault, match="off"):
-        workers.judge_untimed()
+        workers.judge_untimed(next(workers.untimed()))
 
 
 def test_a_quick_reference_that_is_another_is_the_labs_fault():

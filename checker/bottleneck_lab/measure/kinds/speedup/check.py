@@ -23,6 +23,7 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import HELD, CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.against_itself import AgainstItself
 from bottleneck_lab.measure.kinds.speedup.cuda import kernels
 from bottleneck_lab.measure.kinds.speedup.figures import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
@@ -185,7 +186,7 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
     learner_waiting, reference_waiting = learner.waiting(), reference.waiting()
     # As if this were the worst machine on which the check would go on.
     tests = sequential_tests(context, max(context.settings.self_test_margin, SELF_TEST_LIMIT))
-    itself, alone_s = None, 0.0
+    itself = None
     context.progress("taking a first look", 0.3)
     # On a GPU every case needs its pairs: they show if kernels are left running.
     far_off = context.device != "cuda" and first_look(workers, cases, tests)
@@ -196,17 +197,14 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
             case.decide(tests, exhausted=True)
     else:
         context.progress("comparing the reference with itself", 0.35)
-        before_s = reference_waiting.seconds()
-        itself = workers.against_itself(workers.names[0], context.settings.self_test_margin)
-        # The learner has no part in the reference's calls against itself.
-        alone_s = reference_waiting.seconds() - before_s
-        tests = sequential_tests(context, itself.doubt)
-        sample(workers, cases, tests)
+        itself = AgainstItself(workers)
+        tests = sample(workers, cases, itself)
     waited_s: dict[Side, float] = {
-        "reference": reference_waiting.seconds() - alone_s,
+        "reference": reference_waiting.seconds() - (itself.waited_s if itself else 0.0),
         "learner": learner_waiting.seconds(),
     }
-    return TimedPairs(cases, tests, waited_s, meter.cores(), itself)
+    outcome = itself.outcome if itself else None
+    return TimedPairs(cases, tests, waited_s, meter.cores(), outcome)
 
 
 def _grade(workers: Workers, pairs: TimedPairs, adversarial: int) -> Measured:

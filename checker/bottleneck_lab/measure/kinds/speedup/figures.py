@@ -184,6 +184,10 @@ class Case:
         """Return True if every test says that its target is surely met."""
         return set(self.states().values()) == {State.PASS}
 
+    def decided(self) -> bool:
+        """Return True if more pairs would change nothing: it has failed, or passed every test."""
+        return self.failed() or self.passed()
+
     def times(self) -> dict[str, list[float]]:
         """Return all seconds, as a verdict's file has them."""
         return {

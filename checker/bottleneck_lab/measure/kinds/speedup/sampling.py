@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
+from dataclasses import replace
 from statistics import median
 
 import msgspec
@@ -13,6 +15,7 @@ from bottleneck_lab.grading.criteria import sequential_test
 from bottleneck_lab.grading.sequential import SequentialTest
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.against_itself import AgainstItself
 from bottleneck_lab.measure.kinds.speedup.figures import (
     FAR_PAIRS,
     FIRST_LOOK_PAIRS,
@@ -47,27 +50,50 @@ def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[st
     }
 
 
-def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> None:
+def sample(workers: Workers, cases: list[Case], itself: AgainstItself) -> dict[str, SequentialTest]:
     """Measure pairs until every test of every case has decided, or one has failed, which no other
-    can make good, or the time is up, or what is left of it can hardly decide.
+    can make good, or the time is up, or what is left of it can hardly decide. Returns the tests:
+    they allow for what is left in doubt by the reference `itself`, which is measured on where
+    nothing else keeps a case open.
     """
-    max_s, begin = workers.context.settings.max_s, time.monotonic()
+    tests = sequential_tests(workers.context, itself.outcome.doubt)
+    # The reference's pairs with itself have no part in `max_s`.
+    max_s, begin = workers.context.settings.max_s, time.monotonic() - itself.spent_s
     open_ = list(cases)
     while open_ and not any(case.failed() for case in cases):
-        spent_s = time.monotonic() - begin
+        spent_s = time.monotonic() - begin - itself.spent_s
         if spent_s >= (max_s if _looked_at(open_, tests) else max(max_s, FIRST_LOOKS_S)):
             break
         workers.time_pair(_next_case(workers.context.rng, open_, tests))
         workers.context.progress("measuring", 0.4 + 0.4 * min(1.0, spent_s / max_s))
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
-        spent_s = time.monotonic() - begin
+        spent_s = time.monotonic() - begin - itself.spent_s
         pair_s = spent_s / sum(len(case.learner_s) for case in cases)
-        if open_ and _hopeless(open_, tests, int((max_s - spent_s) / pair_s)):
+        left = int((max_s - spent_s) / pair_s)
+        while (
+            _hopeless(open_, tests, left) or any(_doubtful(case, tests) for case in cases)
+        ) and itself.narrow():
+            tests = sequential_tests(workers.context, itself.outcome.doubt)
+            open_ = [case for case in cases if case.decide(tests, exhausted=False)]
+        if _hopeless(open_, tests, left):
             break
     for case in cases:
         case.decide(tests, exhausted=True)
     if open_ and not any(case.failed() for case in cases):
-        _settle_slowest(workers, cases, tests, time.monotonic() - begin)
+        _settle_slowest(workers, cases, tests, time.monotonic() - begin - itself.spent_s)
+    return tests
+
+
+def _doubtful(case: Case, tests: dict[str, SequentialTest]) -> bool:
+    """Return True if a case is undecided, and its pairs would decide it were there no doubt."""
+    if case.decided() or not any(test.doubt for test in tests.values()):
+        return False
+    sure = replace(case)
+    sure.decide(
+        {id_: msgspec.structs.replace(test, doubt=0.0) for id_, test in tests.items()},
+        exhausted=False,
+    )
+    return sure.decided()
 
 
 def _next_case(rng: random.Random, open_: list[Case], tests: dict[str, SequentialTest]) -> Case:
@@ -94,7 +120,7 @@ def _hopeless(open_: list[Case], tests: dict[str, SequentialTest], pairs: int) -
     """
     # Without a first look a case has no figure: as the worst it would speak for the one that is
     # too close to the target.
-    if not _looked_at(open_, tests):
+    if not open_ or not _looked_at(open_, tests):
         return False
     outlooks = [
         test.outlook(samples, len(samples) + pairs)
@@ -141,11 +167,14 @@ def judge_untimed(workers: Workers, cases: list[Case]) -> None:
     if all(case.passed() for case in cases):
         within_s = math.inf
     count, begin = workers.context.settings.judged, time.monotonic()
-    for number in range(sum(len(case.learner_s) for case in cases), count):
-        if time.monotonic() - begin >= within_s:
-            return
-        workers.context.progress("checking answers that nobody times", 0.8 + 0.15 * number / count)
-        workers.judge_untimed()
+    numbers = range(sum(len(case.learner_s) for case in cases), count)
+    with contextlib.closing(workers.untimed()) as calls:
+        for number, call in zip(numbers, calls, strict=False):
+            if time.monotonic() - begin >= within_s:
+                return
+            share = 0.8 + 0.15 * number / count
+            workers.context.progress("checking answers that nobody times", share)
+            workers.judge_untimed(call)
 
 
 def _settle_slowest(

@@ -4,22 +4,16 @@ answers, and the reference's own times on this machine.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bottleneck_lab.analysis.statistics import log_ratios
-from bottleneck_lab.errors import BusyMachineError, LabError
-from bottleneck_lab.grading.sequential import (
-    SELF_TEST_PAIRS,
-    SelfTest,
-    Side,
-    self_test,
-    shuffled_order,
-)
-from bottleneck_lab.grading.verdict import WHEN_QUIET
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.sequential import Side, shuffled_order
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context
@@ -43,6 +37,13 @@ class TimedCall(NamedTuple):
     inputs: list[Value]
     answer: list[Any]
     reference: list[Any]
+
+
+class UntimedCall(NamedTuple):
+    """A call that is not timed: its case and inputs."""
+
+    case: str
+    inputs: list[Value]
 
 
 class Workers:
@@ -130,12 +131,26 @@ class Workers:
         if self.standards is not None:
             self._timed.append(TimedCall(inputs, answers["learner"], answers["reference"]))
 
-    def judge_untimed(self) -> None:
+    def untimed(self) -> Generator[UntimedCall, None, None]:
+        """Draw calls that are not timed, without end: each while the workers compute the one
+        before.
+        """
+        with ThreadPoolExecutor(1) as beside:
+            ahead = beside.submit(self._draw_untimed)
+            while True:
+                call = ahead.result()
+                ahead = beside.submit(self._draw_untimed)
+                yield call
+
+    def _draw_untimed(self) -> UntimedCall:
+        case = self.context.rng.choice(self.names)
+        return UntimedCall(case, self.inputs(case, timed=False))
+
+    def judge_untimed(self, call: UntimedCall) -> None:
         """Call the learner for nothing but the answer, and judge that, by the lab's quick reference
         if it has one.
         """
-        case = self.context.rng.choice(self.names)
-        inputs = self.inputs(case, timed=False)
+        case, inputs = call
         answer = self.learner.call(inputs)[1]
         if self.standards is None:
             reference = self.reference.call(inputs)[1]
@@ -183,29 +198,6 @@ class Workers:
             reference = self.reference.call(list(inputs))[1]
             self.check(case, list(inputs), self.learner.call(list(inputs))[1], reference)
         return len(hard)
-
-    def against_itself(self, case: str, margin: float) -> SelfTest:
-        """Run the A/A test, with more pairs where few do not do. Raises BusyMachineError when the
-        machine is unfit.
-        """
-        times: dict[str, list[float]] = {"reference": [], "learner": []}
-        # Two inputs by turns: the reference has no use for knowing one again.
-        by_turns = [self.inputs(case) for _ in range(2)]
-        for wanted in SELF_TEST_PAIRS:
-            while (done := len(times["reference"])) < wanted:
-                # The second call finds this input warm: a coin, as in the pairs that count, says
-                # which side has that.
-                for side in shuffled_order(self.context.rng, 1)[0]:
-                    times[side].append(self.reference.call(by_turns[done % 2])[0])
-            verdict = self_test(log_ratios(times["reference"], times["learner"]), margin)
-            if verdict.quiet:
-                break
-        if verdict.fit:
-            return verdict
-        raise BusyMachineError(
-            verdict.sentence,
-            WHEN_QUIET,
-        )
 
     def reference_alone_s(self, *, warm: bool) -> dict[str, list[float]]:
         """Return seconds of calls by the reference, a few of each case, while there is nobody to
