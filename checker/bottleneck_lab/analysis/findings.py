@@ -285,10 +285,10 @@ FINDINGS: tuple[FindingKind, ...] = (
         "dominant-operator",
         "One operator takes most of the time",
         "memory-bound",
-        "Other than matrix products, operators mostly wait for memory: move fewer bytes (lower"
-        " precision, channels_last, a fused or compiled form), call it less often, or on smaller"
-        " tensors.",
-        "on the CPU, one operator other than matrix work takes ≥ 40%",
+        "It does little arithmetic and mostly waits for memory: move fewer bytes (lower precision,"
+        " channels_last, a fused or compiled form), call it less often, or on smaller tensors.",
+        "on the CPU, one operator takes ≥ 40%, other than matrix work, random numbers, sorting and"
+        " the like",
         work.dominant_operator,
         rests_on=("kernels",),
     ),

@@ -118,6 +118,15 @@ def test_a_cpu_s_first_weights_are_no_dominant_operator_of_its_steps(tmp_path, m
     assert findings(tmp_path / "x.json") == []
 
 
+@pytest.mark.parametrize("operator", ["aten::normal_", "aten::sort", "aten::_fft_r2c"])
+def test_an_operator_that_computes_much_for_each_element_waits_for_no_memory(
+    tmp_path, make, operator
+):
+    text = json.dumps(make.on_cpu("dominant").trace())
+    (tmp_path / "x.json").write_text(text.replace("aten::index_select", operator))
+    assert findings(tmp_path / "x.json") == []
+
+
 def test_a_range_around_all_steps_takes_all_of_the_time_and_no_more(tmp_path, make):
     run = make.training("healthy")
     run.range("epoch", 100_000.0)

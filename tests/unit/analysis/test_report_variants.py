@@ -778,12 +778,13 @@ def test_a_step_is_not_set_against_a_whole_recording(make, tmp_path):
     assert comparison.outcome == "cannot tell"
 
 
-def test_one_rank_of_two_and_one_of_eight_are_not_alike(make, tmp_path):
-    for ranks in (2, 8):
-        write(tmp_path, f"of{ranks}", loop(make, steps=8).trace(world_size=ranks))
-    comparison = compare(load(tmp_path / "of2.json"), load(tmp_path / "of8.json"))
+@pytest.mark.parametrize(("ranks", "stated"), [(8, "8"), (0, "none stated")])
+def test_one_rank_of_two_and_one_of_more_or_alone_are_not_alike(make, tmp_path, ranks, stated):
+    for name, size in (("before", 2), ("after", ranks)):
+        write(tmp_path, name, loop(make, steps=8).trace(world_size=size))
+    comparison = compare(load(tmp_path / "before.json"), load(tmp_path / "after.json"))
     (difference,) = comparison.differences
-    assert "numbers of ranks differ: 2 before, 8 after" in difference.sentence
+    assert f"numbers of ranks differ: 2 before, {stated} after" in difference.sentence
     assert comparison.outcome == "cannot tell"
 
 

@@ -226,7 +226,8 @@ def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[
     called = "the GPUs differ"
     if "CPU" in (*old, *new) or "emulated accelerator" in (*old, *new):
         called = "the devices differ"
-    return [Difference("device", f"{called}: {_listed(old)} before, {_listed(new)} after")]
+    devices = Difference("device", f"{called}: {_listed(old)} before, {_listed(new)} after")
+    return [devices, *_world_sizes(before, after)]
 
 
 def _slices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
@@ -252,13 +253,13 @@ def _slices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[D
 
 
 def _world_sizes(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
-    """Return a difference where one rank each was captured of programs with other numbers of
-    them.
+    """Return a difference where the programs have other numbers of ranks. One that states none has
+    but one, as a rule.
     """
-    old, new = (sorted({each.world_size for each in side} - {0}) for side in (before, after))
-    if not old or not new or old == new:
+    old, new = (sorted({each.world_size for each in side}) for side in (before, after))
+    if {max(size, 1) for size in old} == {max(size, 1) for size in new}:
         return []
-    sizes = [", ".join(map(str, side)) for side in (old, new)]
+    sizes = [", ".join(str(size or "none stated") for size in side) for side in (old, new)]
     sentence = f"the programs' numbers of ranks differ: {sizes[0]} before, {sizes[1]} after"
     return [Difference("device", sentence)]
 

@@ -108,6 +108,11 @@ FP64_RATIO = 2.0
 """fp32 over fp64 where no data sheet is at hand: the least, of devices for data centres."""
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru|rnn")
 """Operators that should dominate a busy CPU: that is not a finding."""
+_OTHER_ARITHMETIC = re.compile(
+    r"::(?:normal|uniform|bernoulli|random|exponential|geometric|cauchy|log_normal|randperm"
+    r"|multinomial|_?fft|_?linalg|svd|cholesky|sort|topk|unique|_?unique2|cdist|bessel)"
+)
+"""Further operators in whose time memory has little part: much is computed for each element."""
 
 
 def exposed_copies(seen: Evidence) -> list[Detection]:
@@ -460,17 +465,18 @@ def _single_over_double(devices: Sequence[str], kernel: str) -> float:
 
 
 def dominant_operator(seen: Evidence) -> list[Detection]:
-    """Detect one operator other than matrix work that takes most of a busy CPU: where Amdahl's law
-    says to begin.
+    """Detect one operator that takes most of a busy CPU and mostly waits for memory: where Amdahl's
+    law says to begin.
     """
     if not seen.operators or not seen.on_cpu:
         return []
-    # Many calls of next to nothing are another finding, and so is matrix work.
+    # Many calls of next to nothing are another finding.
     top = max(seen.operators, key=lambda row: row.self_ns)
     share = top.self_ns / seen.time_ns
     small = top.self_ns < SMALL_NS * top.calls
     by_line = repeated_calls(seen)[0] >= share  # the line that calls it says more
-    if share < DOMINANT_SHARE or small or by_line or _MATRIX_WORK.search(top.name):
+    computes = _MATRIX_WORK.search(top.name) or _OTHER_ARITHMETIC.search(top.name)
+    if share < DOMINANT_SHARE or small or by_line or computes:
         return []
     each = top.self_ns / top.calls
     length = f"{each / 1e3:.1f} µs" if each < 1e6 else f"{each / 1e6:.1f} ms"
