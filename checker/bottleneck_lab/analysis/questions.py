@@ -330,7 +330,7 @@ QUESTIONS = (
         ORDER BY sum(sum(duration)) OVER (PARTITION BY line) DESC, line, total_ms DESC
         """,
         most=50,
-        without=_NO_LINES,
+        without=f"{_NO_LINES}; where a capture has Python's frames, `--ask lines` lists functions",
     ),
     Question(
         "graph-nodes",
