@@ -107,23 +107,16 @@ def command(
     )
     if sys.stdin.isatty() and not json and not fresh and not answer:
         _describe(drawn)
-
-        def refuse(question: QuestionSpec, answer: Answer) -> str | None:
-            return absent_line(drawn, answer) if question.id == "line" else None
-
-        for question in QUESTIONS:
-            about = question_about(question, str(given.get("cause", "")))
-            given[question.id] = ask_question(about, refuse=refuse)
-    if not given:
-        _show_case(drawn, fresh=fresh, json=json)
-        if not fresh and (level is not None or lab or set_ or timed):
-            note("This case was open already; answer it first, or put it away with --skip.")
-        if fresh and any(each.past and each.name == drawn.name for each in load_drawn()):
-            every = "every case that fits; this one comes again"
-            note(f"You have answered {'this case before' if set_ else every}.")
+        given = _ask_for_answers(drawn)
+    if given:
+        _show_grade(drawn, answer_case(drawn, given), given, json=json)
         return
-    graded = answer_case(drawn, given)
-    _show_grade(drawn, graded, given, json=json)
+    _show_case(drawn, fresh=fresh, json=json)
+    if not fresh and (level is not None or lab or set_ or timed):
+        note("This case was open already; answer it first, or put it away with --skip.")
+    if fresh and any(each.past and each.name == drawn.name for each in load_drawn()):
+        every = "every case that fits; this one comes again"
+        note(f"You have answered {'this case before' if set_ else every}.")
 
 
 def _read_level(text: str) -> int:
@@ -152,6 +145,19 @@ def _read_answers(texts: list[str]) -> dict[str, Answer]:
             f"Answer all questions at once; still missing: {', '.join(missing)}.",
             "`lab case` shows them.",
         )
+    return given
+
+
+def _ask_for_answers(drawn: DrawnCase) -> dict[str, Answer]:
+    """Ask all questions at the terminal, one after another."""
+
+    def refuse(question: QuestionSpec, answer: Answer) -> str | None:
+        return absent_line(drawn, answer) if question.id == "line" else None
+
+    given: dict[str, Answer] = {}
+    for question in QUESTIONS:
+        about = question_about(question, str(given.get("cause", "")))
+        given[question.id] = ask_question(about, refuse=refuse)
     return given
 
 
