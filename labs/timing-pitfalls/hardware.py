@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.measure.kinds.benchmark.bench import Bench, disturbance
+from bottleneck_lab.measure.kinds.benchmark.works import HELD_S
 
 STEADY, SHARE = 0.05, 0.05
 """By how much work may miss the time it should take, and the share of a function's work that may
@@ -22,12 +23,17 @@ miss it by more.
 LONGER_S, LONGER = 2e-4, 0.01
 """How much longer a wait for the device may take than it should: seconds, or a share of the work,
 if that is longer. An interval that misses the cost by more is wrong (`nearly` in lab.toml), and
-pauses that are too rare to disturb SHARE of short calls can lengthen every batch of them.
+pauses that are too rare to disturb SHARE of short calls can lengthen every batch of them. So the
+host's clock stands still for as long as the device was held up, or the host learned late that it
+was done.
 """
 LAUNCH_S = {"cpu": (1e-5, 2e-5), "cuda": (5e-6, 1e-5)}
 """From and to, as of `Scale`. On a GPU a real launch in the device's process follows, of another 10
 µs or so.
 """
+
+
+Report = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def real_scale(emulator: Any, device: str) -> Any:
@@ -54,7 +60,8 @@ def device_class(emulator: Any) -> type:
 
         The host's time stands still while the learner's process computes and the device has nothing
         to do, and while the device's notes are taken: every window would otherwise include messages
-        between processes, and what the judge writes down.
+        between processes, and what the judge writes down. And it does while other programs hold up
+        a wait.
         """
 
         def __init__(
@@ -71,9 +78,9 @@ def device_class(emulator: Any) -> type:
             bench.report()  # of what the previous benchmark left
             self._began_s = self._stood_still_s = clock()
             self._queued_events: list[int | None] = []
-            self._reports: list[np.ndarray[Any, np.dtype[np.float64]]] = []
+            self._reports: list[Report] = []
             self._lengthened: list[bool] = []
-            self._asleep_s = 0.0
+            self._asleep_s = self._held_up_s = 0.0
 
         def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, float]:
             """Carries out the benchmark's commands; a status and the value of the last one."""
@@ -112,18 +119,19 @@ def device_class(emulator: Any) -> type:
         def _wait(self) -> None:
             before_s, since_s = max(0.0, self._off_core_s() - self._asleep_s), self._real()
             report = self.bench.report()
+            held_up_s = _held_up(report)
             if len(report):
-                due_s, begin_s, end_s = report.sum(axis=0)
-                late_s = (
-                    before_s
-                    + self.bench.done_s
-                    - max(since_s, report[-1, 2])
-                    + (end_s - begin_s - due_s)
-                )
-                self._lengthened.append(bool(late_s > max(LONGER_S, LONGER * due_s)))
-            for event, (_, _, end_s) in zip(self._queued_events, report.tolist(), strict=True):
+                most_s = max(LONGER_S, LONGER * report[:, 0].sum())
+                late_s = self.bench.done_s - max(since_s, report[-1, 2] - held_up_s[-1])
+                if late_s > most_s:
+                    self._stood_still_s += late_s
+                # What the host lost before may have kept the device waiting, or may not.
+                self._lengthened.append(bool(before_s > most_s))
+            ends_s = report[:, 2] - held_up_s - self._began_s - self._held_up_s
+            for event, end_s in zip(self._queued_events, ends_s.tolist(), strict=True):
                 if event is not None:
-                    self.events[event] = end_s - self._began_s
+                    self.events[event] = end_s
+            self._held_up_s += float(held_up_s[-1]) if len(report) else 0.0
             self._queued_events.clear()
             self._reports.append(report)
             self._asleep_s = self._off_core_s()
@@ -144,3 +152,12 @@ def device_class(emulator: Any) -> type:
             return event in self.events
 
     return Device
+
+
+def _held_up(report: Report) -> Report:
+    """Return how long other programs had held up the device when each piece of work ended, in
+    seconds since the first began.
+    """
+    over_s = report[:, 2] - report[:, 1] - report[:, 0]
+    # A piece that ends less late is made up for by the next.
+    return np.cumsum(np.where(over_s > HELD_S, over_s, 0.0))
