@@ -34,6 +34,11 @@ _ONCE = """(SELECT *, max(start, coalesce(max(end) OVER (PARTITION BY thread, na
 """The rows of a table of the host, each with when its own time has `begun`: after the end of those
 of its name and thread around it, whose time holds it. So does `lab report --gap` count.
 """
+_LAUNCHES = """(SELECT rank, correlation, min(start), line, undoes FROM runtime
+                    WHERE correlation > 0 GROUP BY rank, correlation)"""
+"""The call that launched each piece of a device's work: of a copy that is waited for, the wait has
+its number, too.
+"""
 _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
 
@@ -296,7 +301,7 @@ QUESTIONS = (
                    sum(device.duration) / 1e6 AS device_ms,
                    sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END) / 1e6
                      AS backward_ms
-            FROM device JOIN runtime
+            FROM device JOIN {_LAUNCHES} AS runtime
               ON runtime.correlation = device.correlation AND runtime.rank = device.rank
             JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
               AND device.start < counted.end

@@ -55,6 +55,8 @@ def command(
         available = len(hints) if opened is None else min(opened, len(hints))
         print_json({"hints": rows, "of": len(hints), "open": available})
     else:
+        if again and not rows:
+            say("You have taken no hint yet; `lab hint` takes one.")
         if taken is None and not again:
             say(_why_none(len(rows), len(hints), allowed))
         if taken is not None and is_blind(workspace):

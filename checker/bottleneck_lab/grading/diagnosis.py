@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from bottleneck_lab.analysis.amdahl import ceiling, describe_misfit, is_ceiling
+from bottleneck_lab.analysis.causes import CAUSES
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.answers import form_problem, format_answer
@@ -45,6 +46,9 @@ _OTHER_FIGURES = {
     "copy_share": "all copies, hidden behind computation or not",
     "overlap_share": "the share of the communication that is hidden",
     "top_operator_share": "the largest operator's share of all operators' own time",
+    "idle_line_share": "only the device's idle time while the host is on that line",
+    "host_wait_share": "all of the host's waiting, on whatever line",
+    **{f"idle_{cause}_share": "only the device's idle time of one cause" for cause in CAUSES},
 }
 
 _HELD_BY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,7 @@ _PARTS = (
 FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
     *(f"idle_{cause}_share" for cause in CAUSES),
+    "idle_line_share",
     "largest_message_share",
     "longest_line_share",
     "host_wait_share",
@@ -66,7 +68,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
       `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
       `overlap_share`, `idle_<cause>_share`, and `largest_message_share`, exposed communication in
       messages of the largest size.
-    - `longest_line_share`, in which the host is on the line that takes it longest.
+    - `longest_line_share`, in which the host is on the line that takes it longest, and
+      `idle_line_share`, in which it is on one line, operator or range while a device is idle.
     - `host_wait_share`, in which the host waits for the device, and `longest_wait_share`, in which
       it does so on the line that waits longest (or in the operator or call, where no lines were
       recorded); `waiting_line_share`, in which it is on that line, waiting or not.
@@ -151,5 +154,10 @@ def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
     ):
         key = f"idle_{cause.cause}_share"
         shares[key] = shares.get(key, 0.0) + cause.idle_ns / time
+    idle_in = Counter[str]()
+    for use in devices:
+        for cause in use.gap_causes:
+            idle_in.update(dict(cause.inside))
+    shares["idle_line_share"] = max(idle_in.values(), default=0) / time
     sent, exposed = shares["communication_share"], shares["exposed_communication_share"]
     return {**shares, "overlap_share": 1 - exposed / sent if sent else 1.0}

@@ -212,6 +212,9 @@ def describe_prediction(verdict: Verdict) -> str:
             gain += f"{',' * (not gain.endswith('undecided'))} because {reason}"
         return f"{prediction}." if passed else f"{prediction}; {gain}."
     near = describe_factor(predicted / measured if measured > 0 else math.inf)
+    if verdict.prediction.corrected and measured > 0:
+        corrected = describe_factor(verdict.prediction.corrected / measured)
+        near += f"; the corrected one is {corrected}"
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
     if quantity == "memory":

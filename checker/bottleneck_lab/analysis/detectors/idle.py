@@ -398,9 +398,10 @@ def waits(seen: Evidence) -> list[Detection]:
     where = ""
     if seen.syncs:
         worst = seen.syncs[0]
-        often = f"{worst.calls} calls"
+        often = counted(worst.calls, "call")
         if seen.steps:
-            often = f"{worst.calls_per_step:.1f} calls per step".replace(".0 ", " ")
+            each = f"{worst.calls_per_step:.1f}".removesuffix(".0")
+            often = f"{each} {'call' if each == '1' else 'calls'} per step"
         where = f"; most waiting is in {worst.name}, {often}"
         caller = worst.line or worst.caused_by
         if caller:
