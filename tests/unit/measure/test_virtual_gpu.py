@@ -939,6 +939,20 @@ class TestPinnedMemory:
         del buffer
         assert memory.take_overwritten(all_writes=True) == [1]
 
+    def test_only_what_lies_as_it_is_wanted_is_sent_from_pinned_memory(self) -> None:
+        """For anything else PyTorch makes a temporary on the host, which is not pinned."""
+        memory, dtype = PinnedMemory(), torch.float32
+        whole = memory.mark(torch.ones(4, 6))
+        assert all(
+            memory.sends(part, dtype) for part in (whole, whole[:2], whole.t(), whole[:, 0:])
+        )
+        assert not memory.sends(whole[:, :3], dtype), "it has gaps"
+        assert not memory.sends(whole[:1].expand(4, 6), dtype), "rows lie on top of each other"
+        assert not memory.sends(whole, torch.float16)
+        assert memory.sends(whole, dtype, strides=(6, 1))
+        assert not memory.sends(whole, dtype, strides=(1, 4)), "the target lies otherwise"
+        assert not memory.sends(torch.ones(4, 6), dtype)
+
     def test_only_masks_and_values_make_a_host_wait(self) -> None:
         aten = torch.ops.aten
         assert may_wait(aten.index_put_.default)

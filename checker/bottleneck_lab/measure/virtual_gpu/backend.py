@@ -293,7 +293,7 @@ class Driver:
         device = kwargs.get("device")
         dtype, blocking = kwargs.get("dtype"), not kwargs.get("non_blocking", False)
         if not isinstance(source, VirtualTensor):
-            pinned = self.pinned.holds(source)
+            pinned = self.pinned.sends(source, dtype or source.dtype)
             with self._lock:
                 answer, copy = self.ask("upload", source, dtype, pinned, blocking, self.line())
                 self.pinned.watch(copy, source)
@@ -318,12 +318,14 @@ class Driver:
         if isinstance(target, VirtualTensor) and isinstance(source, VirtualTensor):
             self._call(Call(aten.copy_.default, [target, source], {}))
         elif isinstance(target, VirtualTensor):
-            pinned, line = self.pinned.holds(source), self.line()
+            pinned = self.pinned.sends(source, target.dtype, target.stride())
+            line = self.line()
             with self._lock:
                 copy = self.ask("overwrite", target.handle, source, pinned, blocking, line)
                 self.pinned.watch(copy, source)
         else:
-            self._download(source, target, blocking=blocking or not self.pinned.holds(target))
+            pinned = target.is_contiguous() and self.pinned.holds(target)
+            self._download(source, target, blocking=blocking or not pinned)
         return target
 
     def _download(

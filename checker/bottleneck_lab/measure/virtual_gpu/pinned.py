@@ -73,6 +73,18 @@ class PinnedMemory:
         reference = self._storages.get(tensor.untyped_storage()._cdata)
         return reference is not None and not reference.expired()
 
+    def sends(
+        self, tensor: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...] | None = None
+    ) -> bool:
+        """Return True for pinned memory that a copy to the device reads as it lies. `strides`: of a
+        target that is there already.
+
+        For a part with gaps, or another dtype, PyTorch first makes a temporary on the host, which
+        is not pinned (aten/src/ATen/native/cuda/Copy.cu).
+        """
+        as_it_lies = _is_dense(tensor) and strides in (None, tensor.stride())
+        return as_it_lies and dtype == tensor.dtype and self.holds(tensor)
+
     def watch(self, number: int | None, source: torch.Tensor) -> None:
         """Watch the source of a copy that has yet to be read, until it has; None for one that has
         been.
@@ -98,6 +110,16 @@ class PinnedMemory:
             self.forget([number for number, source in self._sources.items() if source.is_lost()])
         self.forget(overwritten)
         return overwritten
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor without gaps, whatever the order of its dimensions."""
+    elements = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != elements:
+            return False
+        elements *= size
+    return True
 
 
 def replace_pinning(driver: Driver) -> None:
