@@ -280,6 +280,8 @@ def test_a_query_and_a_question_have_the_line_that_a_call_undoes(tmp_path):
     program = Program()
     forward_of_two_lines(program)
     backward_of_both(program)
+    # A wait has the number of what it waits for.
+    program.row("cuda_runtime", "cudaStreamSynchronize", 1, 2, MAIN, correlation=program.launches)
     program.lines(tmp_path)
     timeline = load(tmp_path / "x.json")
     calls = query(timeline, "SELECT line, undoes FROM runtime ORDER BY start DESC LIMIT 3").rows

@@ -293,7 +293,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by 3.0 MiB"
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by up to 3.0 MiB"
     assert not holder_cells(replace(row, fall_bytes=1 << 20))[4]
 
 

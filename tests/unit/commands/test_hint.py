@@ -193,3 +193,9 @@ def test_a_hint_about_predicting_is_skipped_once_its_answers_are_right(opened):
     workspace.attempts.mkdir(exist_ok=True)
     workspace.write(workspace.attempts / "0001.json", to_json(replace(slow(), criteria=right)))
     assert "Hint 4 of" in run("hint").output
+
+
+def test_hints_that_were_never_taken_are_not_shown_as_nothing(opened):
+    assert "You have taken no hint yet" in run("hint", "--again").stdout
+    run("hint")
+    assert "Hint 1 of" in run("hint", "--again").stdout

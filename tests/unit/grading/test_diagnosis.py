@@ -53,6 +53,7 @@ FIGURES = {
     "busy_share": 0.4,
     "idle_launch_share": 0.5,
     "idle_share": 0.54,
+    "idle_line_share": 0.33,
 }
 
 
@@ -129,6 +130,8 @@ def test_advice_on_a_wrong_stretch_names_the_learners_own():
         (WAIT, 0.67, "a different figure"),
         (LATE, 0.54, "all of the device's idle time, whatever it waited for"),
         (WAIT, 0.41, "the share in which the device is busy"),
+        (WAIT, 0.33, "only the device's idle time while the host is on that line"),
+        (WAIT, 0.49, "only the device's idle time of one cause"),
         (WAIT, 60, r"write 0.6 for 60% \(`lab diagnose` takes both\)"),
         (WAIT, "60%", "plain number"),
         (WAIT, True, "plain number"),
@@ -331,7 +334,9 @@ def test_whatever_toml_can_hold_gets_an_answer_in_words(answer):
 
 
 def test_figures_have_the_names_that_a_lab_may_ask_for():
-    gap = GapCause(cause="input", idle_ns=60, share_of_wall=0.6, gaps=3, evidence="")
+    gap = GapCause(
+        cause="input", idle_ns=60, share_of_wall=0.6, gaps=3, evidence="", inside=[("main", 40)]
+    )
     parts = {
         "compute_ns": 30,
         "communication_ns": 20,
@@ -393,6 +398,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "busy_share": 0.4,
         "idle_share": 0.6,
         "idle_input_share": 0.6,
+        "idle_line_share": 0.4,
         "exposed_communication_share": 0.1,
         "overlap_share": 0.5,
         "host_wait_share": 0.3,

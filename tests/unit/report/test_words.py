@@ -102,6 +102,12 @@ def test_predictions(predicted, measured, end):
             "You predicted 2.00x first (corrected: 2.50x); the gain was not measured.",
         ),
         (
+            "passed",
+            Prediction(3.0, 6.0, corrected=5.0),
+            "You predicted 3.00x first (corrected: 5.00x) and measured 6.00x: too low by a factor"
+            " of 2.00; the corrected one is too low by a factor of 1.20.",
+        ),
+        (
             "slow",
             Prediction(20.0, 10.34, "memory"),
             "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
