@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from bottleneck_lab.catalog import Lab
-from bottleneck_lab.grading.criteria import as_sentence
 from bottleneck_lab.grading.verdict import WHEN_QUIET, Verdict
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import Attempt
@@ -74,7 +73,8 @@ def next_lab(labs: dict[str, Lab], progress: Progress, done: str = "") -> NextSt
             begun.append((entry.started, step))
         else:
             spec = labs[slug].spec
-            why = f"About {spec.minutes} minutes, {labs[slug].stage}: {as_sentence(spec.title)}"
+            stop = "" if spec.title.endswith("?") else "."
+            why = f"About {spec.minutes} minutes, {labs[slug].stage}: {spec.title}{stop}"
             fresh.append(NextStep(f"lab start {slug}", f"{why}{_left_behind(slug, labs, passed)}"))
     if begun:
         return max(begun, key=lambda pair: pair[0])[1]

@@ -281,10 +281,12 @@ def test_a_query_and_a_question_have_the_line_that_a_call_undoes(tmp_path):
     forward_of_two_lines(program)
     backward_of_both(program)
     # A wait has the number of what it waits for.
-    program.row("cuda_runtime", "cudaStreamSynchronize", 1, 2, MAIN, correlation=program.launches)
+    wait, at = "cudaStreamSynchronize", program.at + 100
+    program.row("cuda_runtime", wait, at, 2, MAIN, correlation=program.launches)
     program.lines(tmp_path)
     timeline = load(tmp_path / "x.json")
-    calls = query(timeline, "SELECT line, undoes FROM runtime ORDER BY start DESC LIMIT 3").rows
+    sql = "SELECT line, undoes FROM runtime WHERE name LIKE '%Launch%' ORDER BY start DESC LIMIT 3"
+    calls = query(timeline, sql).rows
     assert calls == [
         [BACKWARD, ""],
         [BACKWARD, "model.py(31): forward"],

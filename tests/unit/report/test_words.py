@@ -103,9 +103,9 @@ def test_predictions(predicted, measured, end):
         ),
         (
             "passed",
-            Prediction(3.0, 6.0, corrected=5.0),
-            "You predicted 3.00x first (corrected: 5.00x) and measured 6.00x: too low by a factor"
-            " of 2.00; the corrected one is too low by a factor of 1.20.",
+            Prediction(1.5, 2.4, corrected=2.0),
+            "You predicted 1.50x first (corrected: 2.00x) and measured 2.40x: too low by a factor"
+            " of 1.60; the corrected one is too low by a factor of 1.20.",
         ),
         (
             "slow",
