@@ -327,24 +327,6 @@ class Narrowed:
         return True
 
 
-@pytest.mark.parametrize(
-    ("times_as_fast", "left", "pairs"),
-    [
-        (6.0, [0.2, 0.0], 12),  # clears the target by more than the doubt
-        (4.0, [0.0], 12),  # by a third: only the doubt is in the way, until it is narrower
-        (3.3, [], 12),  # by a tenth
-    ],
-)
-def test_the_doubt_is_narrowed_where_nothing_else_is_in_the_way(
-    monkeypatch, times_as_fast, left, pairs
-):
-    timed = Timed(monkeypatch, 120, only=(times_as_fast, 1.0))
-    timed.itself = Narrowed(timed, 0.4, 0.2, 0.0)
-    (case,) = timed.sampled()
-    assert case.states() == {"speedup": State.PASS}
-    assert (timed.itself.doubts, len(case.learner_s)) == (left, pairs)
-
-
 def in_turns(timed, *pairs):
     """Have the pairs take these seconds, over and over."""
     honest, turns = timed.time_pair, itertools.cycle(pairs)
@@ -356,32 +338,35 @@ def in_turns(timed, *pairs):
     timed.time_pair = time_pair
 
 
-def test_no_doubt_is_narrowed_while_the_pairs_themselves_are_open(monkeypatch):
-    timed = Timed(monkeypatch, 1000, only=(4.0, 1.0))
-    timed.itself = Narrowed(timed, 0.05, 0.0)
-    # One in twelve is below the target: 12 pairs show nothing yet, and 24 all that is needed.
-    in_turns(timed, (2.9, 1.0), *[(4.0, 1.0)] * 11)
+@pytest.mark.parametrize(
+    ("doubts", "ratios", "pairs", "left"),
+    [
+        pytest.param([0.4, 0.2, 0.0], [6.0], 12, [0.2, 0.0], id="clear of the target by more"),
+        pytest.param([0.4, 0.2, 0.0], [4.0], 12, [0.0], id="by a third"),
+        pytest.param([0.4, 0.2, 0.0], [3.3], 12, [], id="by a tenth"),
+        # One in twelve is below the target: 12 pairs show nothing yet, and 24 all that is needed.
+        pytest.param([0.05, 0.0], [2.9, *[4.0] * 11], 24, [0.0], id="the pairs are open, too"),
+        pytest.param([0.4, 0.0], [2.9, *[3.3] * 11], 24, [], id="hopeless with the doubt"),
+    ],
+)
+def test_a_doubt_is_narrowed_where_it_is_in_the_way_and_only_there(
+    monkeypatch, doubts, ratios, pairs, left
+):
+    timed = Timed(monkeypatch, 1000, only=(1.0, 1.0))
+    timed.itself = Narrowed(timed, *doubts)
+    in_turns(timed, *[(ratio, 1.0) for ratio in ratios])
     (case,) = timed.sampled()
     assert case.states() == {"speedup": State.PASS}
-    assert len(case.learner_s) == 24
-    assert timed.itself.doubts == [0.0]
+    assert (len(case.learner_s), timed.itself.doubts) == (pairs, left)
 
 
 def test_narrowing_a_doubt_takes_none_of_the_time_for_pairs(monkeypatch):
-    timed = Timed(monkeypatch, 60, only=(3.3, 1.0))
-    timed.itself = Narrowed(timed, *[0.4] * 10, 0.0)
+    timed = Timed(monkeypatch, 150, only=(1.0, 1.0))
+    timed.itself = Narrowed(timed, *[0.4] * 10, 0.0)  # 100 s, after 12 of 24 pairs
+    in_turns(timed, (2.9, 1.0), *[(3.3, 1.0)] * 11)
     (case,) = timed.sampled()
-    assert timed.now > 120
+    assert timed.now > 150
     assert case.states() == {"speedup": State.PASS}
-
-
-def test_what_only_the_doubt_makes_hopeless_narrows_it(monkeypatch):
-    timed = Timed(monkeypatch, 1000, only=(3.3, 1.0))
-    timed.itself = Narrowed(timed, 0.4, 0.0)
-    in_turns(timed, (2.9, 1.0), *[(3.3, 1.0)] * 6)
-    (case,) = timed.sampled()
-    assert case.states() == {"speedup": State.PASS}
-    assert timed.itself.doubts == []
 
 
 def against_itself(*slowdowns):
