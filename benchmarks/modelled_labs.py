@@ -5,8 +5,7 @@ variant of the labs whose figures are modelled.
 
 Training labs run on the virtual GPU in the sandbox of a check, and are read as a check reads them.
 Labs on measuring code run here, three times with fixed seeds, in the emulated machine's own time.
-Every figure repeats on any machine and under any load, except the memory of scripts that leave
-cycles behind: it also depends on when Python's garbage collector runs.
+Every figure repeats on any machine and under any load.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def holder_cells(row: Holder) -> list[str]:
     elif row.grows:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
     elif row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
-        growth = f"falls by up to {words.format_bytes(row.fall_bytes)}"
+        growth = f"falls by {words.format_bytes(row.fall_bytes)}"
     where = row.freed_at
     if where == _UNKNOWN_LINE:
         where = "a line that was not recorded"

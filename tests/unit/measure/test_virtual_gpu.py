@@ -345,6 +345,13 @@ class TestEngine:
         engine.begin_pass()
         assert (engine.figures().lives, engine.figures().steps) == ([], 0)
 
+    def test_a_number_says_the_block_that_it_keeps(self) -> None:
+        engine = Engine(PLAIN)
+        engine._hold(1, torch.zeros(5120)[:1].squeeze(), "train.py(7): train")
+        engine.step()
+        form = "float32[] in a block of 20 KiB"
+        assert engine.figures().lives == [(0, 1, 1, "train.py(7): train", form)]
+
     def test_a_program_cannot_hide_tensors_behind_copies_that_it_makes_up(self) -> None:
         engine, where = Engine(PLAIN), ("train.py(2): train", "float32[4]")
         engine.step()

@@ -475,8 +475,10 @@ class Engine:
         if blocks := self.memory.hold(address, storage.nbytes()):
             self.clock.allocate(blocks)
         if address not in self._births:
-            birth = Birth(len(self._step_marks), caller or line, form_of(tensor))
-            self._births[address] = birth
+            form, kib = form_of(tensor), storage.nbytes() / 1024
+            if storage.nbytes() > tensor.nbytes:
+                form += f" in a block of {kib:.3g} KiB"  # all of it stays while the tensor does
+            self._births[address] = Birth(len(self._step_marks), caller or line, form)
         self._tensors[number], self._storages[number] = tensor, address
         self._record(at_us, address, before, line)
 

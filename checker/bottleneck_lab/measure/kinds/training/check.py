@@ -203,17 +203,14 @@ def _explain_memory(
         return []
     notes = [
         *([kept] if kept else []),
-        "`lab report` names the lines that hold memory and the blocks that stay. What waits for"
-        " Python's garbage collector counts, and each process collects at other moments: a run, a"
-        " capture and a check of the same code may differ by that.",
+        "`lab report` names the lines that hold memory and the blocks that stay.",
     ]
-    growth, fall = values["growth-kib-per-step"], largest_fall(levels[1:]) / figures.KIB
-    if limits.get("growth-kib-per-step", math.inf) < growth < fall / context.settings.interval:
+    fall_mib = largest_fall(levels[1:]) / figures.MIB
+    if fall_mib > limits.get("peak-mib", math.inf) / 2:
         notes.append(
-            f"Memory also falls between steps, by up to {fall / 1024:.3g} MiB: part of what a step"
-            " makes is freed only steps later, as reference cycles are. By how much it rises from"
-            f" report to report, {growth:.3g} KiB a step here, then depends on when that is: a"
-            " capture may show another growth, or cannot tell."
+            f"Memory falls by up to {fall_mib:.3g} MiB: much of what a step makes is freed only"
+            " steps later. Either the script lets go of it then, or it was in reference cycles,"
+            " which are collected at each report and at no other time."
         )
     return notes
 

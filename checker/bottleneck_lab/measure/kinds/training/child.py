@@ -37,6 +37,7 @@ from bottleneck_lab.measure.kinds.training import (
     START_LOADER,
     TRAIN_ON_HOST,
 )
+from bottleneck_lab.measure.kinds.training.figures import WARM_UP_STEPS
 from bottleneck_lab.measure.kinds.training.host_work import HostWork
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, install
 from bottleneck_lab.measure.virtual_gpu.module import naming_what_is_missing
@@ -45,6 +46,9 @@ from bottleneck_lab.measure.virtual_gpu.tensor import VirtualTensor
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
 Reports = list[tuple[int, dict[str, float]]]
+
+_collect = gc.collect
+"""The virtual GPU puts another in its place, which charges for what a script asks for."""
 
 
 class Program:
@@ -66,6 +70,7 @@ class Program:
         self._models_under_way = 0
         if driver:
             self._note_starts()
+        gc.freeze()  # a collection then looks at no more than a training has made
 
     def _note_starts(self) -> None:
         """Note the parameters of every model of the recipe as soon as it is made."""
@@ -127,6 +132,7 @@ class Program:
             reports.append(
                 (int(step), {name: _number(name, value) for name, value in numbers.items()})
             )
+            _collect()
             if self._driver:
                 self._driver.ask("report")
             on_report(step, reports[-1][1])
@@ -152,7 +158,7 @@ class Program:
         torch.manual_seed(seed)
         data = self._recipe.Data(seed)
         marked = _marked_steps(len(data.batches()), begin_pass, begin_step, self._steps)
-        with marked, naming_what_is_missing():
+        with marked, naming_what_is_missing(), _collecting_nothing_unasked():
             model = self._script.train(self._device, data, report)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         if self._driver:
@@ -192,6 +198,21 @@ class Program:
         return time.perf_counter() - began
 
 
+@contextlib.contextmanager
+def _collecting_nothing_unasked() -> Iterator[None]:
+    """Have Python collect no garbage on its own.
+
+    When it does depends on all that the process has made before, and with it the memory of a script
+    with reference cycles: a run, a capture and a check would differ.
+    """
+    _collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class WrongReport(TypeError):  # noqa: N818 - says what, as `raise` reads
     """A report that holds something else than numbers."""
 
@@ -227,7 +248,8 @@ def _marked_steps(
 ) -> Iterator[None]:
     """Have every loader with so many batches begin a pass, then a step for each batch that it hands
     over, with the number of samples that this thread has loaded for it: none where a worker did. It
-    hands over the first `most` batches.
+    hands over the first `most` batches. Garbage is collected behind the first two steps: PyTorch
+    imports much on first use, and leaves cycles.
 
     The script's own loaders count like the recipe's; a loader of something else has another number
     of batches.
@@ -244,7 +266,9 @@ def _marked_steps(
     def _marked(loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
         begin_pass()
-        for batch in itertools.islice(batches, most):
+        for step, batch in enumerate(itertools.islice(batches, most)):
+            if 0 < step <= WARM_UP_STEPS:
+                _collect()
             begin_step(0 if loader.num_workers else size)
             yield batch
 

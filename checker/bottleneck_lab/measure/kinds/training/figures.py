@@ -71,13 +71,16 @@ def peak_mib(figures: Figures) -> float:
 
 
 def growth_kib_per_step(step_bytes: Sequence[float], interval: int) -> float:
-    """Return by how much memory grows, KiB a step, by its level at the beginning of each interval
-    but the first. `step_bytes`: the level when each step began. NaN for fewer than three intervals.
+    """Return by how much memory grows, KiB a step, by its lowest level in each interval but the
+    first. `step_bytes`: the level when each step began. NaN for fewer than three intervals.
 
     The largest rise and the largest fall are left out: a buffer that is made once is no growth, and
     one that is dropped once hides none.
     """
-    rises = sorted(later - earlier for earlier, later in pairwise(step_bytes[interval::interval]))
+    # The lowest: autograd's thread may let go of a step's graph when the next has begun.
+    starts = range(interval, len(step_bytes), interval)
+    levels = [min(step_bytes[start : start + interval]) for start in starts]
+    rises = sorted(later - earlier for earlier, later in pairwise(levels))
     lasting = rises[1:-1] or rises
     return sum(lasting) / len(lasting) / interval / KIB if lasting else math.nan
 
