@@ -9,7 +9,7 @@ import recipe
 
 def wrap(model):
     """Few buckets: the last, two fifths of the gradients, leaves when backward has ended."""
-    ddp = DistributedDataParallel(model, bucket_cap_mb=50)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=16)
     ddp.register_comm_hook(None, bf16_compress_hook)
     return ddp
 
