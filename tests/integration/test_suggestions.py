@@ -404,7 +404,7 @@ def try_command(learner: Learner, command: str) -> str | None:
             continue
         if ELSEWHERE.match(part):
             continue
-        asks_first = words[:1] == ["reset"] or "--reveal" in words
+        asks_first = words[:1] == ["reset"] or words == ["diagnose"] or "--reveal" in words
         done = learner.type(*words, *["--yes"] * asks_first)
         if done.status not in (0, 1, 3):
             return " ".join(done.shown.split())[-200:]

@@ -42,6 +42,8 @@ Bound = Literal[
 
 IDLE_SHARE = 0.10
 """Idle time of one cause below this share of the time is not worth an engineer's day."""
+NEARLY_ALL = 0.9
+"""A line with this share of a finding's time is what the finding's gain is about."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -141,6 +143,15 @@ class Evidence(msgspec.Struct, frozen=True):
             return ""
         return f" Most of that is in {max(parts, key=lambda part: part.idle_ns).line}."
 
+    def names_a_part(self, cause: Cause) -> bool:
+        """Return True if `line_of` names a line, and others have a good part of that time."""
+        parts = [part for use in self.devices for part in use.gap_causes if part.cause == cause]
+        longest = max(parts, key=lambda part: part.idle_ns, default=None)
+        if longest is None or not longest.line or longest.places < 2:
+            return False
+        named_ns = sum(dict(part.inside).get(longest.line, 0) for part in parts)
+        return named_ns < NEARLY_ALL * sum(part.idle_ns for part in parts)
+
     @property
     def late(self) -> list[LateRank]:
         """Who was waited for in collectives, longest first; empty where they were not matched."""
@@ -185,6 +196,8 @@ class Detection(msgspec.Struct, frozen=True):
     removal: Removal | None = None
     """What a complete fix takes away, for the largest possible gain; None: the share of the time.
     """
+    of_all: bool = False
+    """True if the evidence names one line, and others cost a good part of the time, too."""
     shared_out: float = 0.0
     """The share that a fix takes away which leaves all work to be done and spreads it evenly over
     the ranks; 0 where the time is not a rank's.

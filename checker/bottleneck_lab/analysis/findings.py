@@ -355,7 +355,8 @@ class Finding(msgspec.Struct, frozen=True):
     dependencies (`analysis.what_if`), or by Amdahl's law, 1 / (1 − share), where everything takes
     turns; 0 where a capture doesn't show it. `at_most` as in `FindingKind`. `shared_gain_ratio`:
     of a rank's time, the most that can be gained if all of its work stays and is spread evenly
-    over the ranks; 0 for other findings.
+    over the ranks; 0 for other findings. `of_all`: the evidence names one line, and the gain is
+    that of all such lines together.
     """
 
     id: str
@@ -367,6 +368,7 @@ class Finding(msgspec.Struct, frozen=True):
     expected_gain_ratio: float
     at_most: bool = True
     shared_gain_ratio: float = 0.0
+    of_all: bool = False
     doubt: str = ""
     """What this finding needs and the capture lacks; "" if nothing."""
 
@@ -401,6 +403,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
                     gain if kind.shows_gain else 0.0,
                     kind.at_most,
                     ceiling(min(detection.shared_out, 1.0)) if detection.shared_out else 0.0,
+                    detection.of_all and kind.shows_gain,
                 )
             )
     # What a fix can save goes first: a part that takes long may hardly hold anything up.

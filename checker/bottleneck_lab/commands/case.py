@@ -23,8 +23,8 @@ from bottleneck_lab.course.cases import (
     standing,
 )
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import parse_answers
-from bottleneck_lab.grading.cases import QUESTIONS, Case, question_about
+from bottleneck_lab.grading.answers import parse_answers, question_about
+from bottleneck_lab.grading.cases import QUESTIONS, Case
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.report.verdict_words import SIGNS, mark_of
 from bottleneck_lab.wording import counted
@@ -156,8 +156,7 @@ def _ask_for_answers(drawn: DrawnCase) -> dict[str, Answer]:
 
     given: dict[str, Answer] = {}
     for question in QUESTIONS:
-        about = question_about(question, str(given.get("cause", "")))
-        given[question.id] = ask_question(about, refuse=refuse)
+        given[question.id] = ask_question(question_about(question, given), refuse=refuse)
     return given
 
 

@@ -41,6 +41,7 @@ from bottleneck_lab.grading.answers import (
     form_problems,
     format_answer,
     parse_answers,
+    question_about,
 )
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import (
@@ -90,6 +91,7 @@ def command(
     """Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.
 
     Answers are saved in diagnosis.toml, which you can also edit, and committed once all are given.
+    Without a terminal to ask on, answers that stand there already are committed with --yes only.
     From then on, reports show causes and findings. A later diagnosis is a correction: a right one
     passes the check; where work is graded, points go to the first. The exit code is 2 if an answer
     is refused, and otherwise 0.
@@ -116,16 +118,18 @@ def command(
     if at_terminal:
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
-            known = load_answers(workspace.root).get(question.id)
+            known = load_answers(workspace.root)
             seen = capture_figures(workspace) if question.shows else None
-            given = ask_question(question, known, partial(_refusal, workspace), seen)
+            about, drafted = question_about(question, known), known.get(question.id)
+            given = ask_question(about, drafted, partial(_refusal, workspace), seen)
             save_answers(workspace, {question.id: given})
     record, committed = load_record(workspace), False
     corrections = {} if json or wrong else _show_answers(workspace, record)
     # Answers that were drafted, or written by hand, are committed by the bare command too.
     if (answer or not json) and not wrong and not draft:
         asks = sys.stdin.isatty() and not json and not yes
-        record, committed = _commit_if_whole(workspace, record, asks=asks)
+        agreed = bool(answer) or yes or sys.stdin.isatty()
+        record, committed = _commit_if_whole(workspace, record, asks=asks, agreed=agreed)
     if json:
         _print_answers(workspace, record)
     elif questions and not wrong:
@@ -178,18 +182,30 @@ def _refusal(workspace: Workspace, question: QuestionSpec, answer: Answer) -> st
     return refused_answers(workspace, [question], {question.id: answer}).get(question.id)
 
 
-def _commit_if_whole(workspace: Workspace, record: Record, *, asks: bool) -> tuple[Record, bool]:
+def _commit_if_whole(
+    workspace: Workspace, record: Record, *, asks: bool, agreed: bool
+) -> tuple[Record, bool]:
     """Commit the answers if they are complete: the first ones, which count, after a question if
-    `asks`, else with a remark.
+    `asks`, else with a remark. `agreed`: somebody gave answers, or can be asked.
 
-    Returns the record, and True if they are committed now and were not before.
+    Returns the record, and True if they are committed now and were not before. Raises UsageError
+    for answers that are not committed yet and that nobody agreed to.
     """
     questions, answers = questions_of(workspace.lab, record), load_answers(workspace.root)
     if not questions or form_problems(questions, answers):
         return record, False
     _warn_of_edited_code(workspace, questions)
-    if hides_causes(workspace.lab, record):
+    is_first = hides_causes(workspace.lab, record)
+    if is_first:
         require_committable(workspace, record)
+    given = {question.id: answers[question.id] for question in questions}
+    if not agreed and given not in [each.answers for each in record.commitments[-1:]]:
+        raise UsageError(
+            "Nothing was committed: `lab diagnose` asks first, and there is no terminal to ask on."
+            " Your answers are saved in diagnosis.toml.",
+            "`lab diagnose --yes` commits them.",
+        )
+    if is_first:
         capture = evidence_capture(workspace) if needs_capture(questions) else None
         about = f", compared with capture {capture.name}" if capture else ""
         if not asks:
@@ -207,7 +223,7 @@ def _agrees(question: str) -> bool:
     except typer.Abort:
         note(
             "\nNothing was committed: your answers are saved in diagnosis.toml. `lab diagnose` asks"
-            " again; without a terminal it commits them, as `lab check` does."
+            " again; `lab diagnose --yes` commits them, and so does `lab check`."
         )
         raise
 
@@ -277,7 +293,8 @@ def _show_answers(workspace: Workspace, record: Record) -> dict[str, str]:
     corrections, right = _found_wrong(workspace), _found_right(workspace, answers)
     unjudged = _unjudged(workspace)
     for question in questions:
-        _show(workspace, question, answers.get(question.id), wrong.get(question.id))
+        about = question_about(question, answers)
+        _show(workspace, about, answers.get(question.id), wrong.get(question.id))
         if question.id in right:
             say(f"    {SIGNS['right']} {right[question.id]}", style=STYLES["right"], hang=6)
         if question.id in corrections:
@@ -438,7 +455,7 @@ def _conclude(
                 "\nSaved in diagnosis.toml; not committed yet. `lab check` commits the answers that"
                 " stand there, too."
             )
-            say_next("lab diagnose")
+            say_next("lab diagnose" if sys.stdin.isatty() else "lab diagnose --yes")
     elif len(record.commitments) == 1:
         _explain_first_commitment(workspace)
         say_next_step(workspace, load_attempts(workspace), record)

@@ -7,12 +7,24 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.causes import MEANINGS
 
 _TYPED_FORMS = {"share": "60% or 0.6", "ratio": "2.5 or 2.5x"}
 """How a number that may have a unit is given to a command, by the type of its question."""
+
+
+def question_about(question: QuestionSpec, answers: Mapping[str, Any]) -> QuestionSpec:
+    """Return a question as it is asked of somebody who has given `answers`: the rule for the choice
+    that it follows stands in place of `measure`, which is about every choice.
+    """
+    if question.follows is None or question.type == "choice":  # a choice's rules are its own
+        return question
+    rule = question.rules.get(str(answers.get(question.follows)))
+    return msgspec.structs.replace(question, measure=rule) if rule else question
 
 
 def describe_choices(question: QuestionSpec) -> list[str]:

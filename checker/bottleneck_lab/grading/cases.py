@@ -102,6 +102,8 @@ QUESTIONS = [
             f" which the device is busy. {MEMORY_GROWTH.capitalize()}: the part of the peak that"
             f" the steps added.{_WITHIN}"
         ),
+        follows="cause",
+        rules={cause: _MEASURES.get(cause, _IDLE_MEASURE) + _WITHIN for cause in CAUSES},
     ),
     QuestionSpec(
         "line",
@@ -121,14 +123,6 @@ QUESTIONS = [
         ),
     ),
 ]
-
-
-def question_about(question: QuestionSpec, cause: str) -> QuestionSpec:
-    """Return a question as it is asked of somebody who has named a cause: what its evidence is."""
-    if question.id != "evidence":
-        return question
-    measure = _MEASURES.get(cause, _IDLE_MEASURE) + _WITHIN
-    return msgspec.structs.replace(question, measure=measure)
 
 
 class Switch(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from bottleneck_lab.analysis.amdahl import ceiling, describe_misfit, is_ceiling
 from bottleneck_lab.analysis.causes import CAUSES
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.answers import form_problem, format_answer
+from bottleneck_lab.grading.answers import form_problem, format_answer, question_about
 from bottleneck_lab.grading.causes import SIGNS_OF
 from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.verdict import CriterionResult, Graded, Prediction
@@ -111,7 +111,7 @@ def _grade_all(
     another cause's figure is no evidence.
     """
     results: dict[str, CriterionResult] = {}
-    for question in questions:
+    for question in (question_about(each, answers) for each in questions):
         answer = answers.get(question.id)
         result = _grade(question, answers, solution.get(question.id), seen)
         choice = results.get(question.follows or "")

@@ -451,18 +451,19 @@ def describe_removal(
         f"Without that time, and with the same work, {whole} would be {bound} {ratio} as fast."
     )
     more = " A fix that also saves work can gain more."
-    rest = words.format_duration(rest_ns / devices)
+    rest, pause = words.format_duration(rest_ns / devices), words.format_duration(PAUSE_NS)
     if left == rest or left_ns < rest_ns < _FAR_FROM_SHARE * left_ns:
         return f"{sentence}{more}"
     if left_ns < rest_ns:
         shared = words.format_duration((rest_ns - left_ns) / devices)
         reason = f"{shared} of that would run beside the rest"
+        if part.cause == "launch":  # the pauses are in the gain, and would seem to be left out
+            reason += f", net of a pause of {pause} after each queued kernel"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
         reason = "what the host did meanwhile, such as launches, would still take its time"
     elif part.cause == "launch":
-        pause = words.format_duration(PAUSE_NS)
         reason = f"between kernels that are queued the device still pauses for about {pause}"
     else:
         reason = "other work that ran beside it would still take its time"

@@ -234,6 +234,17 @@ def describe_bound(finding: Finding) -> str:
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
 
 
+def describe_evidence(finding: Finding) -> str:
+    """Return a finding's evidence, and what its gain is of where that is more than the line that
+    the evidence names.
+    """
+    if not finding.of_all:
+        return finding.evidence
+    return (
+        f"{finding.evidence} The gain is that of all such places together, not of this one alone."
+    )
+
+
 def main_findings(summary: Summary) -> list[Finding]:
     """Return what a report is about: in a lab about memory, the findings that cost no time."""
     return [each for each in summary.findings if not (summary.of_memory and each.share_of_wall > 0)]

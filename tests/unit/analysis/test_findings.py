@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from bottleneck_lab import findings, load, merge_ranks, summarise
 from bottleneck_lab.analysis.amdahl import ceiling, predicted
 from bottleneck_lab.analysis.detectors.work import uneven_steps
+from bottleneck_lab.analysis.device.gaps import GapCause
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import FINDING_IDS, find_findings
+from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.grading.figures import figures_of
+from bottleneck_lab.report.capture_words import describe_evidence
 
 from .traces import load_trace, summarise_run
 
@@ -291,6 +294,36 @@ def test_steps_that_all_scatter_are_not_called_uneven():
 
     assert found([10, 10.1, 9.9, 10, 10.2, 10, 9.8, 40]) == ["uneven-steps"]
     assert found([10, 15, 9, 11, 14, 8, 16, 10]) == []
+
+
+LINES = ["train.py(1): main", "train.py(2): main"]
+
+
+@pytest.mark.parametrize(("first_ms", "of_all"), [(60, True), (95, False)])
+@pytest.mark.parametrize("cause", ["synchronisation", "launch", "python", "input"])
+def test_a_gain_is_that_of_all_lines_where_others_than_the_one_named_cost_time(
+    summary_of, cause, first_ms, of_all
+):
+    ns = [first_ms * 10**6, (100 - first_ms) * 10**6]
+    summary = summary_of("launch", seed=1)
+    idle = GapCause(cause, sum(ns), 0.5, 9, "", line=LINES[0], places=2)
+    idle = msgspec.structs.replace(idle, inside=list(zip(LINES, ns, strict=True)))
+    use = msgspec.structs.replace(
+        summary.devices[0],
+        wall_ns=2 * sum(ns),
+        launching_ns=sum(ns),
+        busy_ns=1,
+        gap_causes=[idle],
+    )
+    syncs = [
+        SyncRow("cudaStreamSynchronize", "", 9, 1.0, each, line=line)
+        for line, each in zip(LINES, ns, strict=True)
+    ]
+    seen = Evidence([use], syncs=syncs, launches=summary.launches, wall_ns=2 * sum(ns))
+    (finding,) = find_findings(seen)
+    assert f"{LINES[0]}." in finding.evidence
+    assert finding.of_all is of_all
+    assert ("of all such places together" in describe_evidence(finding)) is of_all
 
 
 def test_a_device_that_always_works_has_no_slow_steps_where_nothing_says_what_is_whose(timeline_of):

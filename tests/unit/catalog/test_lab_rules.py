@@ -118,6 +118,21 @@ def test_the_example_is_in_order(content):
             r"accepts '\(', which is not a regular expression",
         ),
         (
+            "predicts_gain = true",
+            'follows = "cause"\nrules = { "memory-bound" = "Count.", "input-bound" = "Wait." }',
+            r"has no rule for 'python-overhead' of cause: give one for each choice",
+        ),
+        (
+            "predicts_gain = true",
+            'follows = "cause"\nrules = { "memory" = "Count." }',
+            r"has a rule for 'memory', which is not a choice of cause",
+        ),
+        (
+            "predicts_gain = true",
+            'rules = { "memory-bound" = "Count." }',
+            r"predicted_gain has a rule for 'memory-bound', which is not a wrong choice of it",
+        ),
+        (
             'title = "A running mean',
             'title = "A python-overhead',
             r"line 1 names the cause: 'python-overhead'",

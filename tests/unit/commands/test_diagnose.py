@@ -408,9 +408,26 @@ def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspac
     drafted = CliRunner().invoke(
         app, ["diagnose", "--draft", *(word for a in ANSWERS for word in ("-a", a))]
     )
-    assert "Next: lab diagnose" in drafted.output
+    assert "Next: lab diagnose --yes" in drafted.output
     assert not load_record(workspace).commitments
-    assert "Committed as your first diagnosis" in " ".join(diagnose().output.split())
+    committed = CliRunner().invoke(app, ["diagnose", "--yes"])
+    assert "Committed as your first diagnosis" in " ".join(committed.output.split())
+    assert len(load_record(workspace).commitments) == 1
+
+
+def test_without_a_terminal_the_bare_command_commits_nothing_and_loses_nothing(workspace):
+    CliRunner().invoke(app, ["diagnose", "--draft", *(w for a in ANSWERS for w in ("-a", a))])
+    before = (workspace.root / "diagnosis.toml").read_text()
+    refused = diagnose()
+    assert isinstance(refused.exception, UsageError)
+    assert "no terminal to ask on" in refused.exception.message
+    assert refused.exception.remedy == "`lab diagnose --yes` commits them."
+    assert not load_record(workspace).commitments
+    assert (workspace.root / "diagnosis.toml").read_text() == before
+    diagnose(*ANSWERS)
+    assert diagnose().exception is None, "there is nothing to agree to"
+    save_answers(workspace, {"evidence": 0.5})
+    assert isinstance(diagnose().exception, UsageError), "a correction is not committed either"
     assert len(load_record(workspace).commitments) == 1
 
 
@@ -466,7 +483,7 @@ def test_answers_that_a_criterion_names_are_marked_and_what_rests_on_them_is_not
     answers = {"first": "aten::conv2d", "second": "aten::x", "third": "aten::norm", "share": 0.6}
     bounds = "compute-bound, memory-bound, memory-bound"
     save_answers(recording, answers | {"bounds": bounds, "ceiling": 2.5})
-    diagnose()
+    CliRunner().invoke(app, ["diagnose", "--yes"])
     spec = next(one for one in recording.lab.spec.devices["cpu"].criteria if one.id == "share")
     leave_check(
         recording,
@@ -503,6 +520,30 @@ def test_the_end_of_input_commits_nothing_and_says_so(workspace, monkeypatch):
         diagnosing.command([*ANSWERS])
     assert "Nothing was committed: your answers are saved" in notes[-1]
     assert not load_record(workspace).commitments
+
+
+def test_who_has_named_a_cause_is_asked_for_its_figure_alone(workspace):
+    cause, evidence, *_ = workspace.lab.spec.questions
+    unnamed = diagnose().output
+    assert evidence.measure in unnamed
+    assert not any(rule in unnamed for rule in evidence.rules.values())
+    for number, choice in enumerate(cause.choices, start=1):
+        shown = diagnose(f"cause={number}").output
+        assert evidence.rules[choice] in shown
+        assert evidence.measure not in shown
+
+
+def test_at_the_terminal_the_figure_of_the_cause_just_named_is_asked_for(workspace, monkeypatch):
+    cause, evidence, *_ = workspace.lab.spec.questions
+    monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    given = iter(["2", "0.4", "10-20 ms", "2"])
+    monkeypatch.setattr(asking.typer, "prompt", lambda *_, **__: next(given))
+    monkeypatch.setattr(diagnosing.typer, "confirm", lambda *_, **__: False)
+    shown: list[str] = []
+    monkeypatch.setattr(asking, "say", lambda text, *_, **__: shown.append(text))
+    diagnosing.command(None)
+    assert evidence.rules[cause.choices[1]] in shown
+    assert evidence.measure not in shown
 
 
 def test_who_asks_for_a_sibling_as_in_an_earlier_version_is_sent_to_a_case(workspace):

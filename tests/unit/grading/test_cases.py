@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bottleneck_lab.grading.answers import describe_choices, parse_answers
+from bottleneck_lab.grading.answers import describe_choices, parse_answers, question_about
 from bottleneck_lab.grading.cases import (
     CAUSES,
     FIGURES,
@@ -17,7 +17,6 @@ from bottleneck_lab.grading.cases import (
     evidence_of,
     grade_case,
     habits,
-    question_about,
     streak,
 )
 from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
@@ -197,7 +196,7 @@ def test_the_evidence_of_a_busy_device_is_what_the_fix_saves():
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_who_has_named_a_cause_is_asked_for_its_own_evidence(cause: str):
-    about = {each.id: question_about(each, cause).measure for each in QUESTIONS}
+    about = {each.id: question_about(each, {"cause": cause}).measure for each in QUESTIONS}
     assert about["evidence"].endswith("Within 4 points counts.")
     assert about["evidence"].count(".") == 2, "one sentence"
     assert about["line"] == next(each.measure for each in QUESTIONS if each.id == "line")

@@ -110,6 +110,18 @@ def test_a_right_answer_holds(question, answer):
     assert result.kind == "diagnosis"
 
 
+@pytest.mark.parametrize(("cause", "says"), [("input", "loading's row"), ("other", "General.")])
+def test_a_wrong_figure_is_explained_by_the_rule_for_its_own_cause(cause, says):
+    choices = structs.replace(CAUSE, choices=["input", "launch", "other"])
+    rules = {"input": "Take loading's row.", "launch": "Subtract the waits."}
+    figure = structs.replace(WAIT, follows="cause", measure="General.", rules=rules)
+    answers = {"cause": cause, "wait": 0.1}
+    _, result = grade_diagnosis([choices, figure], answers, {"cause": cause}, seen()).results
+    assert says in result.sentence
+    assert "waits" not in result.sentence
+    assert ("General." in result.sentence) == (cause == "other")
+
+
 def test_advice_on_a_wrong_stretch_names_the_learners_own():
     question = structs.replace(
         WHERE, measure="`lab report --at 4.2-5.7ms` shows what ran in a stretch."

@@ -11,6 +11,7 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.answers import question_about
 from bottleneck_lab.measure.lab_rules import check_files
 from bottleneck_lab.workspace.start import reset_workspace, start_workspace
 
@@ -60,6 +61,26 @@ def test_what_is_translated_is_read_and_the_rest_stays(german):
     assert (cause.ask, cause.choices[0]) == ("Was begrenzt es?", "python-overhead")
     texts = [criterion.text for criterion in german.spec.devices["cpu"].criteria]
     assert texts == ["every mean agrees with the shipped code's", "Tempo"]
+
+
+def test_rules_stay_as_the_choices_do_that_they_are_about(folder, monkeypatch):
+    toml = folder / "lab.toml"
+    question = """[[questions]]
+id = "evidence"
+type = "share"
+ask = "How much?"
+follows = "cause"
+measure = "Look it up."
+[questions.rules]
+"memory-bound" = "Count the bytes."
+"""
+    toml.write_text(f"{toml.read_text()}\n{question}")
+    (folder / "lab.de.toml").write_text(f'{WORDS}\n[questions.evidence]\nmeasure = "Nachsehen."\n')
+    monkeypatch.setenv("BOTTLENECK_LAB_LANGUAGE", "de")
+    load_labs.cache_clear()
+    evidence = find_lab("running-mean").spec.questions[-1]
+    assert question_about(evidence, {}).measure == "Nachsehen."
+    assert question_about(evidence, {"cause": "memory-bound"}).measure == "Count the bytes."
 
 
 def test_the_brief_is_handed_out_in_that_language_and_reset_to_it(german, tmp_path):

@@ -31,6 +31,8 @@ def test_the_file_for_the_answers_asks_what_the_lab_asks(lab):
         assert f"# {question.ask}\n" in text, question.id
         assert not question.measure or f"#   {question.measure}\n" in text, question.id
         assert all(choice in text for choice in question.choices), question.id
+        for choice, rule in question.rules.items() if question.follows else []:
+            assert f"#   {choice.partition(':')[0]}: {rule}\n" in text, question.id
         rule = f"#   {stretch_rule(question, None)}\n"
         assert not question.shows or rule in text, question.id
 
@@ -42,9 +44,22 @@ HELP_WORDS, HELP_SENTENCES = 65, 4
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
 def test_the_help_of_a_question_is_short(lab):
     for question in lab.spec.questions:
-        sentences = re.findall(r"[.?](?:\s|$)", question.measure)
-        assert len(question.measure.split()) <= HELP_WORDS, question.id
-        assert len(sentences) <= (HELP_SENTENCES if question.type == "choice" else 2), question.id
+        most = HELP_SENTENCES if question.type == "choice" else 3 if question.predicts_gain else 2
+        for text in (question.measure, *question.rules.values()):
+            assert len(text.split()) <= HELP_WORDS, (question.id, text)
+            assert len(re.findall(r"[.?](?:\s|$)", text)) <= most, (question.id, text)
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_a_question_about_a_choice_says_as_much_of_each(lab):
+    choices = {question.id: question.choices for question in lab.spec.questions}
+    for question in lab.spec.questions:
+        if question.follows is None or not question.rules:
+            continue
+        assert list(question.rules) == choices[question.follows], question.id
+        lengths = [len(rule.split()) for rule in question.rules.values()]
+        assert max(lengths) <= 2 * min(lengths), dict(zip(question.rules, lengths, strict=True))
+        assert len(question.measure.split()) <= 40, question.id
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)

@@ -123,7 +123,7 @@ def test_a_line_names_its_rank_where_there_are_several():
         (2.5, "the same work, the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast."),
         (
             2.5,
-            "The other parts take 5.00 ms here; 1.00 ms of that would run beside the rest. A fix",
+            "The other parts take 5.00 ms here; 1.00 ms of that would run beside the rest, net of",
         ),
         (
             1.5,
@@ -183,8 +183,8 @@ def test_a_ceiling_of_launches_is_one_figure_with_its_reason():
     part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
     text = describe_removal(part, 8.4, 238_900_000, "the run", None)
     assert (
-        " The other parts take 32.7 ms here; 4.26 ms of that would run beside the rest. A fix"
-        in text
+        " The other parts take 32.7 ms here; 4.26 ms of that would run beside the rest, net of a"
+        " pause of 900 ns after each queued kernel. A fix" in text
     )
     assert text.count("x as fast") == text.count("ms / ") == 1
 

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, OUTSIDE, Cause
-from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
+from bottleneck_lab.analysis.evidence import IDLE_SHARE, NEARLY_ALL, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
+from bottleneck_lab.analysis.host.syncs import waits_by_line
 from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.wording import counted, list_numbers
 
@@ -110,7 +111,8 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         removal = Removal(causes=(cause,), results=cause == "host")
         evidence += _beside_the_device(seen, removal, share)
         where = _on_one_rank(seen, cause, share)
-        return [Detection(evidence, share, advice=advice, where=where, removal=removal)]
+        of_all = seen.names_a_part(cause)
+        return [Detection(evidence, share, "", advice, where, removal, of_all)]
 
     return detect
 
@@ -213,7 +215,8 @@ def late_input(seen: Evidence) -> list[Detection]:
             advice += " persistent_workers=True starts them once instead of in every epoch."
     evidence += seen.line_of("input") + _in_other_ranks(seen, "input")
     where = _on_one_rank(seen, "input", share)
-    return [Detection(evidence, share, title, advice, where, Removal(causes=("input",)))]
+    removal, of_all = Removal(causes=("input",)), seen.names_a_part("input")
+    return [Detection(evidence, share, title, advice, where, removal, of_all)]
 
 
 def late_launches(seen: Evidence) -> list[Detection]:
@@ -240,7 +243,8 @@ def late_launches(seen: Evidence) -> list[Detection]:
         evidence += between
     evidence += seen.line_of("launch") + _in_other_ranks(seen, "launch")
     where, removal = _on_one_rank(seen, "launch", share), Removal(causes=("launch",))
-    return [Detection(evidence, share, title, advice, where, removal)]
+    of_all = seen.names_a_part("launch")
+    return [Detection(evidence, share, title, advice, where, removal, of_all)]
 
 
 def _python_between(seen: Evidence) -> str:
@@ -395,7 +399,7 @@ def waits(seen: Evidence) -> list[Detection]:
     share = seen.idle_share("synchronisation")
     if share < IDLE_SHARE:
         return []
-    where = ""
+    where, of_all = "", False
     if seen.syncs:
         worst = seen.syncs[0]
         often = counted(worst.calls, "call")
@@ -406,10 +410,12 @@ def waits(seen: Evidence) -> list[Detection]:
         caller = worst.line or worst.caused_by
         if caller:
             where += f", from {caller}"
+        waits_ns = waits_by_line(seen.syncs)
+        of_all = waits_ns[caller or worst.name] < NEARLY_ALL * waits_ns.total()
     evidence = (
         f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
     )
-    return [Detection(evidence, share, removal=WAITS)]
+    return [Detection(evidence, share, removal=WAITS, of_all=of_all)]
 
 
 def waiting_devices(seen: Evidence) -> list[Detection]:

@@ -174,11 +174,7 @@ def questions(lab: Lab) -> Iterator[str]:
 def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object) -> Iterator[str]:
     ids = [other.id for other in lab.spec.questions]
     yield from (f"{question.id} {problem}" for problem in _ungradable(lab, question))
-    yield from (
-        f"{question.id} has a rule for '{choice}', which is not a wrong choice of it."
-        for choice in question.rules
-        if choice not in question.choices or choice == solved
-    )
+    yield from (f"{question.id} {problem}" for problem in _rules(lab, question, solved))
     for field, named in (("ceiling_of", question.ceiling_of), ("follows", question.follows)):
         if named is not None and named not in ids:
             yield unknown(f"{question.id}: `{field}` names no question", named, ids)
@@ -190,6 +186,28 @@ def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object)
         yield f"the solution's answer to {question.id}: {wrong}"
     if form_problem(question, shipped) is None and question.type == "choice":
         yield f"the shipped diagnosis.toml already answers {question.id}."
+
+
+def _rules(lab: Lab, question: QuestionSpec, solved: object) -> Iterator[str]:
+    """Yield rules that no answer leads to, and choices of another question that lack one."""
+    if question.type == "choice" or question.follows is None:
+        for choice in question.rules:
+            if choice not in question.choices or choice == solved:
+                yield f"has a rule for '{choice}', which is not a wrong choice of it."
+        return
+    choices = [
+        choice
+        for other in lab.spec.questions
+        if other.id == question.follows
+        for choice in other.choices
+    ]
+    for choice in question.rules:
+        if choice not in choices:
+            yield f"has a rule for '{choice}', which is not a choice of {question.follows}."
+    for choice in choices if question.rules else []:
+        # One that lacks it would tell that nobody is expected to name it.
+        if choice not in question.rules:
+            yield f"has no rule for '{choice}' of {question.follows}: give one for each choice."
 
 
 def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:

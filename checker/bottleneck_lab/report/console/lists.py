@@ -308,7 +308,7 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
     for number, finding in enumerate(shown, start=1):
         facts = f"{finding.cause}, {capture_words.describe_gain(finding)}"
         sheet.line(f"{finding.title} ({facts})", indent=1, lead=f"{number} ", style="bold")
-        sheet.line(finding.evidence, indent=3)
+        sheet.line(capture_words.describe_evidence(finding), indent=3)
         # The largest part's gain is derived above.
         stated = f"{finding.expected_gain_ratio:.2f}" == f"{derived or 0.0:.2f}"
         if not (stated and finding.share_of_wall > 0 and not finding.shared_gain_ratio):

@@ -232,7 +232,7 @@ def _finding(summary: Summary, finding: Finding) -> Markup:
     gain = "–"
     if finding.share_of_wall:
         gain = capture_words.describe_gain(finding)
-    facts = {"Evidence": finding.evidence}
+    facts = {"Evidence": capture_words.describe_evidence(finding)}
     if remains := describe_finding_gain(summary, finding):
         facts["Gain"] = remains
     if finding.doubt:
