@@ -142,14 +142,15 @@ def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None)
             f"Waiting up to {when_quiet:g} minutes until other programs keep at most {allowed:.2g}"
             " cores busy for some seconds."
         )
-        began = time.monotonic()
+        began, limit_s = time.monotonic(), 60 * when_quiet
         with progress() as show:
 
             def tell(cores: float) -> None:
-                left_s = 60 * when_quiet - (time.monotonic() - began)
-                show(_waiting_for(cores, allowed, left_s), 0.0)
+                waited_s = time.monotonic() - began
+                share = min(waited_s / limit_s, 1.0) if limit_s else 1.0
+                show(_waiting_for(cores, allowed, limit_s - waited_s), share)
 
-            wait_until_quiet(60 * when_quiet, tell, allowed=allowed)
+            wait_until_quiet(limit_s, tell, allowed=allowed)
         return
     if others := describe_others(needed):
         note(

@@ -91,7 +91,9 @@ def command(
     note_run(workspace, code, ended=not status)
     if status:
         say(f"The workload exited with status {status}.", style="red")
-        if code != lab.code_hash(lab.path):
+        if output.is_out_of_memory and chosen == "virtual":
+            say("`lab profile` and `lab check` emulate a card with memory to spare.")
+        if output.is_out_of_memory or code != lab.code_hash(lab.path):
             say_next_step(workspace, load_attempts(workspace), load_record(workspace))
         raise typer.Exit(ExitCode.FAIL)
     if lab.spec.evidence == "run":
@@ -102,6 +104,10 @@ def command(
             say_next_step(workspace, attempts, load_record(workspace))
 
 
+OUT_OF_MEMORY = "OutOfMemoryError"
+"""What PyTorch raises where a device's memory does not suffice, in a traceback's last line."""
+
+
 class _Output:
     """The terminal for a run's lines. A reader that goes away, such as `head`, ends the command;
     where a thread prints, only once the run has ended, since what it serves would wait for it.
@@ -109,8 +115,10 @@ class _Output:
 
     def __init__(self) -> None:
         self._closed: BrokenPipeError | None = None
+        self.is_out_of_memory = False
 
     def line(self, text: str) -> None:
+        self.is_out_of_memory |= OUT_OF_MEMORY in text
         if self._closed:
             return
         try:

@@ -373,6 +373,19 @@ def describe_ahead(changes: Sequence[FigureChange]) -> str:
     )
 
 
+def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
+    """State what `charge` means where a change in one of the groups is called that; empty where
+    none is.
+    """
+    changes = [each for group in groups for each in shown_changes(comparison, group)]
+    if not any(judge_change(change) == "charge" for change in changes):
+        return ""
+    return (
+        "charge: what the model of the host charges each step for the Python between its operators."
+        " No edit changes it, only how much of it the device's work hides."
+    )
+
+
 def describe_waits(comparison: Comparison) -> str:
     """State how often the host waits in a step, before and after; empty where it never does."""
     waits = comparison.waits_per_step

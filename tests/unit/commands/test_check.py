@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,20 @@ def test_the_line_of_a_wait_has_the_load_the_limit_and_what_is_left(monkeypatch)
     for is_terminal, text in ((True, line), (False, "waiting for other programs to finish")):
         monkeypatch.setattr(check, "notes", lambda on=is_terminal: SimpleNamespace(is_terminal=on))
         assert check._waiting_for(2.0, 0.25, 307.2) == text
+
+
+def test_the_bar_of_a_wait_shows_how_much_of_the_limit_has_passed(notes, monkeypatch):
+    shares: list[float] = []
+    clock = iter([100.0, 130.0, 160.0, 300.0])
+    monkeypatch.setattr(check.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(
+        check, "progress", lambda: nullcontext(lambda _, share: shares.append(share))
+    )
+    monkeypatch.setattr(
+        check, "wait_until_quiet", lambda _, tell, **__: [tell(1.0), tell(1.0), tell(1.0)]
+    )
+    notes("roofline", "cpu", when_quiet=2)
+    assert shares == [0.25, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("slug", ["stuttering-tagger", "ddp-scaling", "perf-gate"])

@@ -31,6 +31,23 @@ def test_where_a_run_is_the_evidence_the_next_step_follows(tmp_path, monkeypatch
     assert ("Next: lab diagnose" in CliRunner().invoke(app, ["run"]).output) == (status == 0)
 
 
+OUT_OF_MEMORY = "torch.OutOfMemoryError: virtual GPU out of memory. Tried to allocate 0.31 MiB."
+
+
+@pytest.mark.parametrize(("text", "leads_on"), [(OUT_OF_MEMORY, True), ("ValueError: x", False)])
+def test_a_shipped_script_that_runs_out_of_memory_leads_to_a_capture(
+    tmp_path, monkeypatch, text, leads_on
+):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    lab = find_lab("forecaster-out-of-memory")
+    workspace, _ = start_workspace(lab, tmp_path / "work", "virtual")
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr(run, "run_workload", lambda _, on_line: on_line(f"{text}\n") or 1)
+    output = CliRunner().invoke(app, ["run"]).output
+    assert ("card with memory to spare" in output) == leads_on
+    assert ("\nNext: lab profile\n" in output) == leads_on
+
+
 @pytest.mark.parametrize(("slug", "noted"), [("idle-gpu", True), ("busy-ensemble", False)])
 def test_a_run_that_other_programs_disturb_says_so(tmp_path, monkeypatch, slug, noted):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))

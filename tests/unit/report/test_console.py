@@ -53,6 +53,7 @@ from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary, render_top
 from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
+from bottleneck_lab.report.page.comparison import comparison_section
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.summary import findings_section, time_section
 from bottleneck_lab.report.page.tables import workers_table
@@ -638,6 +639,18 @@ def test_a_ratio_to_next_to_nothing_is_a_bound_of_what_is_better(outcome, ratio,
 def test_what_one_side_alone_has_is_gone_or_new(group, before, after, outcome, waits, word, ratio):
     change = FigureChange("x", group, before, after, 0.0, outcome, waits=waits)
     assert (judge_change(change), format_ratio(change)) == (word, ratio)
+
+
+@pytest.mark.parametrize(("what", "explained"), [("fixed", True), ("launch", False)])
+def test_the_word_charge_is_explained_where_it_stands(draw, what, explained):
+    comparison = compare(made_up_capture.capture(), made_up_capture.capture(wait_ms=1))
+    change = FigureChange(what, "gap", 5e6, 4e6, 1.25, "better")
+    comparison = replace(comparison, changes=[*comparison.changes, change])
+    page = re.sub("<[^>]*>", " ", str(comparison_section(comparison)))
+    for text in (draw(render_comparison, comparison), page):
+        shown = " ".join(text.split())
+        assert ("charge: what the model of the host charges each step" in shown) == explained
+        assert shown.count("charge: ") == explained
 
 
 def test_a_ratio_is_that_of_the_times_beside_it():

@@ -15,6 +15,7 @@ from bottleneck_lab.report.comparison_words import (
     ALWAYS,
     GROUPS,
     describe_ahead,
+    describe_charge,
     describe_differences,
     describe_headline,
     describe_limits,
@@ -99,9 +100,10 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         _print_changes(sheet, comparison, group, kernels)
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
-    if limits := describe_limits(comparison, groups):
-        sheet.blank()
-        sheet.line(limits, indent=1, style="dim")
+    for text in (describe_charge(comparison, groups), describe_limits(comparison, groups)):
+        if text:
+            sheet.blank()
+            sheet.line(text, indent=1, style="dim")
 
 
 def _is_open(comparison: Comparison, group: str) -> bool:

@@ -6,6 +6,7 @@ from bottleneck_lab.analysis.comparing.comparison import Comparison
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_ahead,
+    describe_charge,
     describe_differences,
     describe_headline,
     describe_limits,
@@ -88,8 +89,8 @@ def comparison_section(comparison: Comparison) -> Section:
             )
         if ahead := describe_ahead(changes):
             tables.append(tag("p", ahead, class_="soft"))
-    if limits := describe_limits(comparison, GROUPS):
-        tables.append(tag("p", limits, class_="soft"))
+    remarks = (describe_charge(comparison, GROUPS), describe_limits(comparison, GROUPS))
+    tables.extend(tag("p", text, class_="soft") for text in remarks if text)
     findings = [
         tag("p", f"{title}: {'; '.join(titles)}.") for title, titles in list_findings(comparison)
     ]
