@@ -114,6 +114,8 @@ def command(
     if not json and _lacks_capture(workspace):
         say("You have no capture yet, and some answers are read from one: `lab profile` makes it.")
     at_terminal = sys.stdin.isatty() and not answer and not json
+    if yes and not form_problems(questions, load_answers(workspace.root)):
+        at_terminal = False  # nothing is left to ask
     wrong = _save(workspace, answer, draft=draft) if answer else []
     if at_terminal:
         # Each answer is saved at once, so leaving halfway loses nothing.

@@ -546,6 +546,14 @@ def test_at_the_terminal_the_figure_of_the_cause_just_named_is_asked_for(workspa
     assert evidence.measure not in shown
 
 
+def test_at_the_terminal_yes_commits_what_is_complete_without_a_question(workspace, monkeypatch):
+    CliRunner().invoke(app, ["diagnose", "--draft", *(w for a in ANSWERS for w in ("-a", a))])
+    monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(asking.typer, "prompt", Mock(side_effect=AssertionError))
+    diagnosing.command(None, yes=True)
+    assert len(load_record(workspace).commitments) == 1
+
+
 def test_who_asks_for_a_sibling_as_in_an_earlier_version_is_sent_to_a_case(workspace):
     done = CliRunner().invoke(app, ["diagnose", "--sibling"])
     assert isinstance(done.exception, UsageError)
