@@ -2,6 +2,7 @@
 it.
 """
 
+import itertools
 import json
 import socket
 import subprocess
@@ -52,6 +53,17 @@ PLAIN = msgspec.structs.replace(
     flops_per_s=1e12,
     bytes_per_s=1e12,
 )
+
+
+NUMBERS = itertools.count(-1, -1)
+"""Of tensors, as a program gives them."""
+
+
+def upload(engine: Engine, data: torch.Tensor, line: str = "") -> Handle:
+    """Send a tensor from pinned memory without waiting, and return its handle."""
+    handle = Handle(next(NUMBERS))
+    engine.upload(None, data, True, False, line, handle.number)
+    return handle
 
 
 class TestClock:
@@ -227,8 +239,9 @@ class TestCodec:
 class TestEngine:
     def test_what_a_program_numbers_itself_is_held_and_found_again(self) -> None:
         engine = Engine(PLAIN)
-        engine.launch("ones", "default", [[256]], {}, "", "", [-1])
-        assert engine.memory.allocated == 1024
+        engine.call("ones", "default", [[256]], {}, "", "", 0)
+        engine.launch(0, [], "", "", [-1])
+        assert engine.memory.allocated == 2048
         assert engine.call("sum", "default", [Handle(-1)], {}, "").shape == []
 
     @pytest.mark.parametrize(
@@ -238,9 +251,11 @@ class TestEngine:
         self, numbers: list[int]
     ) -> None:
         engine = Engine(PLAIN)
-        engine.launch("ones", "default", [[256]], {}, "", "", [-1])
+        engine.call("ones", "default", [[256]], {}, "", "", 0)
+        engine.launch(0, [], "", "", [-1])
+        engine.call("zeros", "default", [[256]], {}, "", "", 1)
         with pytest.raises((LookupError, ValueError)):
-            engine.launch("zeros", "default", [[256]], {}, "", "", numbers)
+            engine.launch(1, [], "", "", numbers)
         assert engine.download(Handle(-1), False, True, "").tolist() == [1.0] * 256
 
     @pytest.mark.parametrize("name", ["from_file", "set_", "no_such_operator"])
@@ -254,8 +269,8 @@ class TestEngine:
 
     def test_counts_the_arithmetic_of_a_product(self) -> None:
         engine = Engine(PLAIN)
-        a = engine.upload(torch.ones(4, 8), None, True, False, "")[0]
-        b = engine.upload(torch.ones(8, 2), None, True, False, "")[0]
+        a = upload(engine, torch.ones(4, 8))
+        b = upload(engine, torch.ones(8, 2))
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
@@ -273,18 +288,13 @@ class TestEngine:
         self, name: str, shapes: list[tuple[int, ...]], multiplications: int
     ) -> None:
         engine = Engine(PLAIN)
-        factors = [
-            Handle(engine.upload(torch.ones(shape), None, True, False, "")[0].number)
-            for shape in shapes
-        ]
+        factors = [upload(engine, torch.ones(shape)) for shape in shapes]
         engine.call(name, "default", factors, {}, "")
         assert engine.clock.flops == 2 * multiplications
 
     def test_arithmetic_counts_from_which_the_parameters_follow(self) -> None:
         engine = Engine(PLAIN)
-        square, trained, sent = (
-            engine.upload(torch.eye(4), None, True, False, "")[0].number for _ in range(3)
-        )
+        square, trained, sent = (upload(engine, torch.eye(4)).number for _ in range(3))
         for _ in range(3):
             engine.step()
             made = engine.call("mm", "default", [Handle(trained), Handle(square)], {}, "")
@@ -302,7 +312,7 @@ class TestEngine:
         engine.keep({"weight": Handle(trained)})
         assert engine.figures().step_flops == [0, product, 2 * product]
         assert engine.figures().report_flops == [product, 2 * product, 3 * product]
-        engine.overwrite(Handle(trained), torch.eye(4), True, False, "")
+        engine.overwrite(Handle(trained), torch.eye(4), True, False, "", next(NUMBERS))
         engine._closed = None
         engine.keep({"weight": Handle(trained)})
         assert engine.figures().useful_flops == 0, "what came from the host is written over it"
@@ -313,10 +323,8 @@ class TestEngine:
         for secret in (1, 1, 2):
             engine = Engine(PLAIN, secret=secret)
             engine.calls()["note_start"]([host])
-            sent = engine.upload(
-                torch.stack([host.flip(0), torch.ones(40)]), None, True, False, ""
-            )[0]
-            known.append(engine.download(Handle(sent.number), False, True, "").clone())
+            sent = upload(engine, torch.stack([host.flip(0), torch.ones(40)]))
+            known.append(engine.download(sent, False, True, "").clone())
         assert torch.equal(known[0], known[1])
         assert not torch.equal(known[0], known[2])
         changes = known[0][0] / host.flip(0) - 1
@@ -324,14 +332,14 @@ class TestEngine:
         assert known[0][1].eq(1).all(), "other values stay"
 
     def test_lives_of_tensors_and_copies_are_counted_in_steps(self) -> None:
-        def upload(line: str) -> int:
-            return engine.upload(torch.ones(4), None, True, False, line)[0].number
+        def made_at(line: str) -> int:
+            return upload(engine, torch.ones(4), line).number
 
         engine, copy = Engine(PLAIN), ("train.py(9): train", "float32[] on the host")
-        kept = upload("train.py(1): train")
+        kept = made_at("train.py(1): train")
         engine.step()
-        made = upload("train.py(2): train")
-        engine.let_go([("", [upload("train.py(3): train")])], [])
+        made = made_at("train.py(2): train")
+        engine.let_go([("", [made_at("train.py(3): train")])], [])
         engine.step(0, [(1, *copy, 2)])
         engine.let_go([("", [made])], [])
         engine.step(0, [(1, *copy, 1), (2, *copy, 1)])
@@ -355,7 +363,7 @@ class TestEngine:
     def test_a_program_cannot_hide_tensors_behind_copies_that_it_makes_up(self) -> None:
         engine, where = Engine(PLAIN), ("train.py(2): train", "float32[4]")
         engine.step()
-        engine.upload(torch.ones(4), None, True, False, where[0])
+        upload(engine, torch.ones(4), where[0])
         engine.step(0, [(1, *where, -5)])
         engine.step(0, [(1, *where, 9)])
         assert engine.figures().lives == [(1, 3, 10, *where)]
@@ -369,7 +377,7 @@ class TestEngine:
     def test_takes_operators_only_in_their_parts(self) -> None:
         """Whoever sent one whole could hide its arithmetic and its waits."""
         engine = Engine(PLAIN)
-        x = engine.upload(torch.ones(4, 8), None, True, False, "")[0]
+        x = upload(engine, torch.ones(4, 8))
         with pytest.raises(LookupError, match="made up of other operators"):
             engine.call("linear", "default", [Handle(x.number), Handle(x.number)], {}, "")
 
@@ -379,7 +387,7 @@ class TestEngine:
     )
     def test_a_view_costs_nothing_and_holds_its_base(self, name, overload, args) -> None:
         engine = Engine(PLAIN)
-        whole = engine.upload(torch.ones(1000), None, True, False, "")[0]
+        whole = upload(engine, torch.ones(1000))
         before = engine.clock.launches, engine.memory.allocated
         part = engine.call(name, overload, [Handle(whole.number), *args], {}, "")
         engine.let_go([("", [whole.number])], [])
@@ -423,12 +431,12 @@ class TestServer:
         "sent",
         [
             b"\xff" * 64,
-            framed(["seed", [], [], []])[:-1] + b"\xc1",
+            framed(["seed", True, [], [], []])[:-1] + b"\xc1",
             (9).to_bytes(8, "little") + b"\x80\x04\x95garbage",
             framed(msgspec.to_builtins(End())),
-            framed(["no such call", [], [], []]),
-            framed(["step", 5, [], []]),
-            framed(["step", [], -1000, []]),
+            framed(["no such call", True, [], [], []]),
+            framed(["step", True, 5, [], []]),
+            framed(["step", True, [], -1000, []]),
             framed(["step"]),
         ],
         ids=[
@@ -455,7 +463,7 @@ class TestServer:
 
     def test_a_call_that_fails_is_the_programs_own_affair(self, channels) -> None:
         program, _ = channels
-        program.sendall(framed(["call", [], [], [], "neg", "default", [Handle(7)], {}, ""]))
+        program.sendall(framed(["call", True, [], [], [], "neg", "default", [Handle(7)], {}, ""]))
         worked, kind, words = decode(Frames(program).receive())
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
@@ -465,12 +473,15 @@ class TestServer:
     ) -> None:
         program, _ = channels
         launches = [
-            ["neg", "default", [Handle(7)], {}, "train.py(3): train", "", [-1]],
-            ["ones", "default", [[2]], {}, "", "", [-2]],
+            [0, [7], "train.py(3): train", "", [-1]],
+            [0, [], "", "", [-2]],
         ]
-        program.sendall(b"".join(framed(["launch", [], [], [], *launch]) for launch in launches))
-        program.sendall(framed(["memory", [], [], []]) * 2)
+        program.sendall(framed(["call", True, [], [], [], "ones", "default", [[0]], {}, "", "", 0]))
         answers = Frames(program)
+        assert decode(answers.receive())[0]
+        for launch in launches:
+            program.sendall(framed(["launch", False, [], [], [], *launch]))
+        program.sendall(framed(["memory", True, [], [], []]) * 2)
         worked, kind, words = decode(answers.receive())
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
@@ -479,26 +490,56 @@ class TestServer:
 
     def test_a_launch_without_its_arguments_is_one_that_fails(self, channels) -> None:
         program, _ = channels
-        program.sendall(framed(["launch", [], [], []]) + framed(["step", [], [], []]))
+        program.sendall(framed(["launch", False, [], [], []]) + framed(["step", True, [], [], []]))
         assert decode(Frames(program).receive())[:2] == [False, "TypeError"]
 
     def test_what_is_sent_after_a_run_was_opened_is_in_its_books(self, channels) -> None:
         program, owner = channels
         ask(owner, Begin(PLAIN, recording=False))
-        program.sendall(framed(["step", [], [], []]) * 3)
+        program.sendall(framed(["step", True, [], [], []]) * 3)
         answers = Frames(program)
         assert [decode(answers.receive())[0] for _ in range(3)] == [True] * 3
         ask(owner, End())
         assert msgspec.msgpack.decode(Frames(owner).receive(), type=Books).figures.steps == 3
+
+    def test_calls_that_nobody_waits_for_are_run_in_turn_and_not_answered(self, channels) -> None:
+        program, owner = channels
+        program.sendall(framed(["step", False, [], [], [], 4]) * 2)
+        program.sendall(framed(["pin", False, [], [], [], -1, ""]))  # it fails
+        program.sendall(framed(["step", False, [], [], []]))
+        program.sendall(framed(["memory", True, [], [], []]) * 2)
+        answers = Frames(program)
+        assert decode(answers.receive())[:2] == [False, "ValueError"]
+        assert decode(answers.receive())[:2] == [True, [0, 0, 0]]
+        ask(owner, End())
+        assert msgspec.msgpack.decode(Frames(owner).receive(), type=Books).figures.steps == 2
+
+    def test_a_call_of_one_run_can_be_launched_in_the_next(self, channels) -> None:
+        def send(call: str, *args: object, awaited: bool = False) -> None:
+            program.sendall(framed([call, awaited, [], [], [], *args]))
+
+        program, owner = channels
+        answers = Frames(program)
+        for number in (-1, -2):
+            send("upload", None, torch.zeros(2), True, True, "", number)
+        parts = [Handle(-1), Handle(-2), Handle(-1)]
+        send("call", "cat", "default", [parts], {"dim": 0}, "", "", 0, awaited=True)
+        assert decode(answers.receive())[0]
+        ask(owner, Begin(PLAIN, recording=False))
+        for number in (-3, -4):
+            send("upload", None, torch.full((2,), number), True, True, "", number)
+        send("launch", 0, [-3, -4], "", "", [-5])
+        send("download", Handle(-5), False, True, "", awaited=True)
+        assert decode(answers.receive())[1].tolist() == [-3, -3, -4, -4, -3, -3]
 
     def test_an_owner_that_goes_away_in_the_middle_of_an_answer_is_a_normal_end(
         self, channels
     ) -> None:
         """A capture that is stopped: the thread would be reported with what it raised."""
         program, owner = channels
-        program.sendall(framed(["upload", [], [], [], torch.zeros(1 << 19), None, True, True, ""]))
-        _, ((number, *_), _), *_ = decode(Frames(program).receive())
-        program.sendall(framed(["keep", [], [], [], {"weight": Handle(number)}]))
+        large = torch.zeros(1 << 19)
+        program.sendall(framed(["upload", False, [], [], [], None, large, True, True, "", -1]))
+        program.sendall(framed(["keep", True, [], [], [], {"weight": Handle(-1)}]))
         assert decode(Frames(program).receive())[0]
         ask(owner, End())
         assert owner.recv(1)  # 2 MiB are on their way, more than a socket holds
@@ -532,7 +573,7 @@ def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
             engine.begin(PLAIN)
         program = Frames(engines[0].program)
         for _ in range(3):
-            program.send(encode(["step", [], [], []]))
+            program.send(encode(["step", True, [], [], []]))
             assert decode(program.receive())[0]
         assert [engine.end().figures.steps for engine in engines] == [3, 0]
         both = psutil.Process(engines[0].process.pid).children(recursive=True)
@@ -619,6 +660,16 @@ for _ in range(3):
     parts[0].item() if parts[0].dim() == 0 else parts[0].sum().item()
     facts["asked"].append(len(asked))
 facts["parts"] = [list(part.shape) for part in parts]
+
+for _ in range(2):
+    asked.clear()
+    driver.step(0)
+    torch.ones(3).to(device)
+    torch.ones(3).pin_memory().to(device, non_blocking=True)
+facts["told"] = list(asked)
+early = (rows + 1).to("cpu", non_blocking=True)
+torch.ones(3).to(device)  # pageable: the host waits, and so for the copy before
+facts["arrived"] = early.sum().item()
 
 turned = torch.arange(6.0, device=device).reshape(2, 3)
 turned.t_()
@@ -738,6 +789,12 @@ class TestProgram:
         assert (second, third) == (1, 1)  # the value that is read
         assert seen["parts"] == [[2, 8]] * 4
 
+    def test_a_step_and_a_copy_to_the_device_need_no_answer(self, seen: dict) -> None:
+        assert seen["told"] == []
+
+    def test_a_copy_to_the_device_that_waits_brings_what_has_arrived(self, seen: dict) -> None:
+        assert seen["arrived"] == 8 * 8 * 2.0
+
     def test_equal_numbers_of_other_types_make_other_types(self, seen: dict) -> None:
         assert (
             seen["types"]
@@ -785,7 +842,7 @@ class TestProgram:
 
 def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Path) -> None:
     engine = Engine(msgspec.structs.replace(PLAIN, reduction_us=50.0), recording=True)
-    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")[0]
+    a = upload(engine, torch.ones(64, 64), "train.py(3): train")
     engine.step()
     for _ in range(5):
         engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
@@ -801,7 +858,7 @@ def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Pat
 def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
     """Each of eight steps makes 16 KiB twice, keeps one of them and lets go of the other."""
     engine = Engine(PLAIN, recording=True)
-    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")[0]
+    a = upload(engine, torch.ones(64, 64), "train.py(3): train")
     for _ in range(8):
         engine.step()
         engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
@@ -865,9 +922,7 @@ def test_a_product_counts_in_place_too(name: str) -> None:
 
 def test_only_what_nobody_has_waited_for_can_be_overwritten_too_early() -> None:
     engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
-    copies = [
-        engine.upload(torch.ones(4), None, True, False, f"train.py({line})")[1] for line in (3, 4)
-    ]
+    copies = [upload(engine, torch.ones(4), f"train.py({line})").number for line in (3, 4)]
     # The host's own time passes, but it does not know what the device has done meanwhile.
     engine.clock.host_us += 1e6
     engine.overwritten(copies[:1])

@@ -1,5 +1,6 @@
 """The arithmetic of products on the virtual GPU: PyTorch's switches for it, and autocast."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -26,16 +27,20 @@ SLOW = msgspec.structs.replace(
 )
 """A device whose products take as long as their arithmetic."""
 PRODUCT_US = 2 * 64**3 / 1e3
+NUMBERS = itertools.count(-1, -1)
+"""Of tensors, as a program gives them."""
 
 
 def product(
     engine: Engine, left: torch.Tensor, right: torch.Tensor, name: str = "mm"
 ) -> tuple[torch.Tensor, float]:
     """Return the values of a product on the device, and how long it took, µs."""
-    sent = [engine.upload(each, None, True, True, "")[0].number for each in (left, right)]
+    sent = [Handle(next(NUMBERS)) for _ in range(2)]
+    for handle, each in zip(sent, (left, right), strict=True):
+        engine.upload(None, each, True, True, "", handle.number)
     rest = [None, [1], [0], [1], False, [0], 1] if name == "convolution" else []
     before_us = engine.clock.device_us = engine.clock.host_us
-    made = engine.call(name, "default", [*map(Handle, sent), *rest], {}, "")
+    made = engine.call(name, "default", [*sent, *rest], {}, "")
     took_us = engine.clock.device_us - before_us
     return engine.download(Handle(made.number), True, True, ""), took_us
 

@@ -6,7 +6,7 @@ and so how fast it is.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,11 +14,9 @@ import torch
 
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.codec import replace
-from bottleneck_lab.measure.virtual_gpu.operators import MATRIX_PRODUCTS
+from bottleneck_lab.measure.virtual_gpu.operators import CONVOLUTIONS, Traits
 from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic
 
-_CONVOLUTIONS = {"convolution": (0, 1), "_convolution": (0, 1), "convolution_backward": (0, 1, 2)}
-"""The positions of the factors among the arguments."""
 _HALF = (torch.float16, torch.bfloat16)
 _TF32_DROPS = 13
 """Bits of a float32's mantissa that TF32 lacks."""
@@ -31,13 +29,6 @@ class Tf32(msgspec.Struct, frozen=True):
     convolutions: bool = True
 
 
-@cache
-def factors(function: Any) -> tuple[int, ...]:
-    """Return where an operator's factors are among its arguments; empty if it multiplies none."""
-    name = function.overloadpacket.__name__.removesuffix("_")
-    return MATRIX_PRODUCTS.get(name) or _CONVOLUTIONS.get(name) or ()
-
-
 def switched_tf32() -> Tf32:
     """Return what the program's switches allow, by whichever of PyTorch's ways they were set."""
     cudnn: Any = torch.backends.cudnn  # whose types lack `conv`
@@ -46,9 +37,9 @@ def switched_tf32() -> Tf32:
     return Tf32(matrices, cudnn.conv.fp32_precision == "tf32" if cudnn.enabled else matrices)
 
 
-def refuse_switches(function: Any, dtypes: set[str]) -> None:
-    """Raise NotModelled if a switch is on that changes what this operator does on a GPU, and the
-    virtual one does not follow it.
+def refuse_switches(traits: Traits, tensors: Iterable[torch.Tensor]) -> None:
+    """Raise NotModelled if a switch is on that changes what this operator does with these tensors
+    on a GPU, and the virtual one does not follow it.
     """
     # PyTorch then chooses other kernels and raises for operators that have none: a long list, and
     # another one in each version.
@@ -57,39 +48,40 @@ def refuse_switches(function: Any, dtypes: set[str]) -> None:
             "torch.use_deterministic_algorithms is not available on the virtual GPU, whose results"
             " never depend on the order of its threads"
         )
-    if "float16" in dtypes and torch.backends.cuda.matmul.allow_fp16_accumulation:
+    half = torch.float16 in {each.dtype for each in tensors}
+    if half and torch.backends.cuda.matmul.allow_fp16_accumulation:
         raise NotModelled(
             "torch.backends.cuda.matmul.allow_fp16_accumulation is not available on the virtual"
-            f" GPU (in aten::{function.overloadpacket.__name__})"
+            f" GPU (in aten::{traits.name})"
         )
 
 
-def arithmetic_of(function: Any, args: Any, tf32: Tf32) -> Arithmetic:
+def arithmetic_of(traits: Traits, args: Any, tf32: Tf32) -> Arithmetic:
     """Return in which arithmetic an operator runs with these arguments."""
-    positions = factors(function)
-    if not positions:
+    if not traits.factors:
         return "full"
-    dtypes = {args[position].dtype for position in positions}
+    dtypes = {args[position].dtype for position in traits.factors}
     if dtypes.issubset(_HALF):
         return "half"
-    convolves = function.overloadpacket.__name__ in _CONVOLUTIONS
+    convolves = traits.name in CONVOLUTIONS
     if dtypes == {torch.float32} and (tf32.convolutions if convolves else tf32.matrices):
         return "tf32"
     return "full"
 
 
-def compute(function: Any, args: Any, kwargs: Any, arithmetic: Arithmetic) -> Any:
+def compute(traits: Traits, args: Any, kwargs: Any, arithmetic: Arithmetic) -> Any:
     """Call an operator on the CPU so that its values are those of this arithmetic."""
+    function = traits.function
     if arithmetic == "tf32":
         rounded = list(args)
-        for position in factors(function):
+        for position in traits.factors:
             rounded[position] = _rounded_to_tf32(rounded[position])
         return function(*rounded, **kwargs)
     # In place there is nothing to convert back; the CPU's own kernels do that, only slower.
     if arithmetic == "half" and not function._schema.is_mutable:
         # Not by the CPU's kernels for these types: some take twenty times as long, and how they add
         # up depends on the machine. A product of two such numbers is exact in float32.
-        dtype = args[factors(function)[0]].dtype
+        dtype = args[traits.factors[0]].dtype
         result = function(*replace(args, _widened), **kwargs)
         return replace(result, lambda value: value if value is None else value.to(dtype))
     return function(*args, **kwargs)

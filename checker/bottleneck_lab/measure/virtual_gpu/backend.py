@@ -29,18 +29,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 
 from bottleneck_lab.measure.faults import NotModelled
-from bottleneck_lab.measure.virtual_gpu.arithmetic import (
-    Tf32,
-    factors,
-    refuse_switches,
-    switched_tf32,
-)
+from bottleneck_lab.measure.virtual_gpu.arithmetic import Tf32, refuse_switches, switched_tf32
 from bottleneck_lab.measure.virtual_gpu.autocast import replace_autocast
 from bottleneck_lab.measure.virtual_gpu.calls import (
     Argument,
     Call,
     PredictedResult,
-    described,
     predict,
     read_results,
 )
@@ -52,12 +46,7 @@ from bottleneck_lab.measure.virtual_gpu.module import (
     DeviceModule,
     replace_shared_functions,
 )
-from bottleneck_lab.measure.virtual_gpu.operators import (
-    INDEXING,
-    is_composite,
-    is_predictable,
-    may_wait,
-)
+from bottleneck_lab.measure.virtual_gpu.operators import traits_of
 from bottleneck_lab.measure.virtual_gpu.pinned import PinnedMemory, replace_pinning
 from bottleneck_lab.measure.virtual_gpu.tensor import TensorForm, VirtualTensor
 
@@ -113,7 +102,9 @@ class Driver:
         not the program's.
         """
         self._lowest = 0
-        """The last number of a tensor that the engine has not numbered: those are below zero."""
+        """The last number of a tensor or copy that the engine has not numbered: those are below
+        zero.
+        """
 
     def leave(self) -> None:
         """Let go of the engine in a forked process: its parent sends what is queued, and all
@@ -136,14 +127,14 @@ class Driver:
     def begin_pass(self) -> None:
         """Begin a pass through the data."""
         self._steps, self._copies = 0, {}
-        self.ask("begin_pass")
+        self.tell("begin_pass")
 
     def step(self, samples: int) -> None:
         """Begin a step with a batch, of which this thread has loaded `samples` samples itself."""
         self._steps += 1
         self._copies = {host: copy for host, copy in self._copies.items() if not host.expired()}
         counts = Counter(self._copies.values())
-        self.ask("step", samples, [[*copy, count] for copy, count in counts.items()])
+        self.tell("step", samples, [[*copy, count] for copy, count in counts.items()])
 
     def _note_copy(self, host: torch.Tensor) -> None:
         memory = StorageWeakRef(host.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -153,7 +144,7 @@ class Driver:
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
         with self._lock:
-            self._engine.send(self._message(name, args, may_wait=True))
+            self._engine.send(self._message(name, args, awaited=True))
             right, *answer = decode(self._engine.receive())
             if right:
                 result, arrived, read, self._free_bytes = answer
@@ -164,17 +155,27 @@ class Driver:
         kind, words = answer
         raise _ERRORS.get(kind, RuntimeError)(words)
 
-    def _message(self, name: str, args: Sequence[Any], *, may_wait: bool) -> bytes:
+    def tell(self, name: str, *args: Any) -> None:
+        """Make a call whose answer is of no interest, and do not wait for it. What goes wrong is
+        the answer to the next question.
+        """
+        with self._lock:
+            self._engine.queue(self._message(name, args, awaited=False))
+
+    def _message(
+        self, name: str, args: Sequence[Any], *, awaited: bool, may_wait: bool = True
+    ) -> bytes:
         released, self._released = self._released, {}
         collections, self._collections = self._collections, []
         # Before the call that comes now: the host has waited for nothing since the last one. Where
         # this one cannot wait either, a comparison of all bytes can be left for the next.
         overwritten = self.pinned.take_overwritten(all_writes=may_wait)
-        return encode([name, list(released.items()), collections, overwritten, *args])
+        return encode([name, awaited, list(released.items()), collections, overwritten, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that has a tensor of the device, or makes one; return its result."""
-        packet = function.overloadpacket
+        traits = traits_of(function)
+        packet = traits.packet
         if packet is aten._local_scalar_dense:
             return self._download(args[0], None, blocking=True).item()
         if packet is aten._to_copy:
@@ -183,12 +184,12 @@ class Driver:
             return self._copy(*args, **kwargs)
         if packet is aten.is_pinned:
             return False
-        if is_composite(function):
+        if traits.is_composite:
             # Only in inference mode, where autograd has not taken it apart.
             return function.decompose(*args, **kwargs)
-        if packet in INDEXING:
+        if traits.indexes:
             args = (args[0], [self._to_device(index) for index in args[1]], *args[2:])
-        return self._call(Call(function, args, kwargs))
+        return self._call(Call(traits, args, kwargs))
 
     def _to_device(self, index: torch.Tensor | None) -> torch.Tensor | None:
         """Return an index where its tensor is: as on a GPU, one from the host is copied there, and
@@ -199,31 +200,36 @@ class Driver:
         return self._to_copy(index)
 
     def _call(self, call: Call) -> Any:
-        message = call.message(*self.lines())
-        refuse_switches(call.function, {tensor.form.dtype for tensor in call.given})
+        traits, lines = call.traits, self.lines()
+        refuse_switches(traits, call.given)
         with self._lock:
-            if factors(call.function) and (tf32 := switched_tf32()) != self._tf32:
-                self.ask("set_tf32", tf32.matrices, tf32.convolutions)
+            if traits.factors and (tf32 := switched_tf32()) != self._tf32:
+                self.tell("set_tf32", tf32.matrices, tf32.convolutions)
                 self._tf32 = tf32
             # Training repeats itself: from the second step on, nearly every call has a signature
             # whose result is known. One that might not fit the device must be asked, to raise here
             # as it would on a GPU.
             predicted = self._predicted.get(call.signature)
             if predicted and predicted.nbytes <= self._free_bytes:
-                return self._launch(call, message, predicted)
-            results, numbers = read_results(self.ask("call", *message), call)
-            if is_predictable(call.function) and (known := predict(results)):
+                return self._launch(call, lines, predicted)
+            template = None
+            if traits.is_predictable:
+                template = predicted.template if predicted else len(self._predicted)
+            answer = self.ask("call", *call.message(), *lines, template)
+            results, numbers = read_results(answer, call)
+            if template is not None and (known := predict(results, template)):
                 self._predicted[call.signature] = known
             return self._values(results, call, numbers)
 
-    def _launch(self, call: Call, message: list[Any], predicted: PredictedResult) -> Any:
+    def _launch(self, call: Call, lines: tuple[str, str], predicted: PredictedResult) -> Any:
         """Send a call whose result is known, and do not wait for the engine."""
         # This is what makes the emulation as fast as it is: a step sends hundreds of operators, and
         # waiting for each would be two switches between processes. It is safe because the call can
         # neither fill the device nor be one that waits, after which a copy has arrived.
         numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
-        waits = may_wait(call.function)
-        self._engine.queue(self._message("launch", [*message, list(numbers)], may_wait=waits))
+        args = predicted.template, call.numbers, *lines, list(numbers)
+        waits = call.traits.may_wait
+        self._engine.queue(self._message("launch", args, awaited=False, may_wait=waits))
         self._lowest -= predicted.new
         self._free_bytes -= predicted.nbytes
         return self._values(predicted.results, call, numbers)
@@ -235,12 +241,13 @@ class Driver:
         free = iter(numbers)
 
         def value(result: Any) -> Any:
-            if isinstance(result, Argument):
-                given = call.given[result.position]
-                given.take_form(result.form)
-                return given
             if isinstance(result, TensorForm):
                 return VirtualTensor(next(free), result)
+            if isinstance(result, Argument):
+                given = call.given[result.position]
+                assert isinstance(given, VirtualTensor)
+                given.take_form(result.form)
+                return given
             return result
 
         return replace(results, value)
@@ -286,18 +293,17 @@ class Driver:
         pays for it; a loader's own thread does not.
         """
         if threading.current_thread() is threading.main_thread():
-            self.ask("pin", tensor.nbytes, self.line())
+            self.tell("pin", tensor.nbytes, self.line())
         return self.pinned.mark(tensor)
 
     def _to_copy(self, source: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
         dtype, blocking = kwargs.get("dtype"), not kwargs.get("non_blocking", False)
         if not isinstance(source, VirtualTensor):
+            form = TensorForm.contiguous(source.shape, dtype or source.dtype)
             pinned = self.pinned.sends(source, dtype or source.dtype)
-            with self._lock:
-                answer, copy = self.ask("upload", source, dtype, pinned, blocking, self.line())
-                self.pinned.watch(copy, source)
-            number, form = described(answer)
+            args, nbytes = (dtype, source), form.span_bytes()
+            number = self._copy_in("upload", args, pinned=pinned, blocking=blocking, nbytes=nbytes)
             return VirtualTensor(number, form)
         if device is not None and device.type != NAME:
             target = None
@@ -308,7 +314,7 @@ class Driver:
         kept = {
             key: kwargs[key] for key in ("dtype", "memory_format") if kwargs.get(key) is not None
         }
-        copied: torch.Tensor = self._call(Call(aten._to_copy.default, [source], kept))
+        copied: torch.Tensor = self._call(Call(traits_of(aten._to_copy.default), [source], kept))
         return copied
 
     def _copy(
@@ -316,17 +322,34 @@ class Driver:
     ) -> torch.Tensor:
         blocking = not non_blocking
         if isinstance(target, VirtualTensor) and isinstance(source, VirtualTensor):
-            self._call(Call(aten.copy_.default, [target, source], {}))
+            self._call(Call(traits_of(aten.copy_.default), [target, source], {}))
         elif isinstance(target, VirtualTensor):
             pinned = self.pinned.sends(source, target.dtype, target.stride())
-            line = self.line()
-            with self._lock:
-                copy = self.ask("overwrite", target.handle, source, pinned, blocking, line)
-                self.pinned.watch(copy, source)
+            args = target.handle, source
+            self._copy_in("overwrite", args, pinned=pinned, blocking=blocking)
         else:
             pinned = target.is_contiguous() and self.pinned.holds(target)
             self._download(source, target, blocking=blocking or not pinned)
         return target
+
+    def _copy_in(
+        self, name: str, args: Sequence[Any], *, pinned: bool, blocking: bool, nbytes: int = 0
+    ) -> int:
+        """Make a call that copies a tensor of the host's, the last of `args`, to the device, where
+        it takes up to `nbytes` more. Returns the number that the copy and a new tensor have.
+        """
+        waits = blocking or not pinned
+        with self._lock:
+            self._lowest -= 1
+            # The answer says what has arrived now, or that the device is full.
+            answered = (waits and self._under_way) or nbytes > self._free_bytes
+            call = self.ask if answered else self.tell
+            call(name, *args, pinned, blocking, self.line(), self._lowest)
+            if not answered:
+                self._free_bytes -= nbytes
+            if not waits:
+                self.pinned.watch(self._lowest, args[-1])
+            return self._lowest
 
     def _download(
         self, source: Any, target: torch.Tensor | None, *, blocking: bool

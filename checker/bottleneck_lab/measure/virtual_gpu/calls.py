@@ -8,7 +8,8 @@ import msgspec
 import torch
 
 from bottleneck_lab.measure.faults import NotModelled
-from bottleneck_lab.measure.virtual_gpu.codec import Handle, leaves
+from bottleneck_lab.measure.virtual_gpu.codec import leaves, replace
+from bottleneck_lab.measure.virtual_gpu.operators import Traits
 from bottleneck_lab.measure.virtual_gpu.tensor import TensorForm, VirtualTensor
 
 
@@ -25,8 +26,11 @@ class PredictedResult(msgspec.Struct, frozen=True):
     """The result of an operator for arguments of a given form: a nest of `Argument`, `TensorForm`
     (a new tensor) and None.
 
-    `new` counts the new tensors, `nbytes` their bytes.
+    `template` is the number by which the engine knows such calls. `new` counts the new tensors,
+    `nbytes` their bytes.
     """
+
+    template: int
 
     results: Any
     new: int
@@ -34,68 +38,74 @@ class PredictedResult(msgspec.Struct, frozen=True):
 
 
 class Call:
-    """An operator's call as it travels. `args` and `kwargs` hold handles instead of tensors,
-    `given` the tensors in the order in which they stand there.
+    """An operator's call. `given` are the tensors among its arguments in order, one of the device
+    once; `numbers` are the same as they travel, with numbers instead of the device's.
 
     `signature` is the same for calls whose results look the same, where those are predictable.
     Raises RuntimeError for a mixture of devices, as a GPU does.
     """
 
-    def __init__(self, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        self.function = function
-        self.given: list[VirtualTensor] = []
+    def __init__(self, traits: Traits, args: Any, kwargs: dict[str, Any]) -> None:
+        self.traits, self._args, self._kwargs = traits, args, kwargs
+        self.given: list[torch.Tensor] = []
+        self.numbers: list[int | torch.Tensor] = []
         self._positions: dict[int, int] = {}
-        self._key: list[Any] = [function]
-        self.args = [self._plain(value) for value in args]
-        self.kwargs = {}
+        self._key: list[Any] = [traits]
+        for value in args:
+            self._note(value)
         for name, value in kwargs.items():
             if name != "pin_memory":  # a matter of the host's
                 self._key.append(name)
-                self.kwargs[name] = self._plain(value)
+                self._note(value)
         self.signature = tuple(self._key)
 
-    def message(self, line: str, caller: str) -> list[Any]:
-        """Return name, overload, arguments, the program's line and that of its entry file."""
+    def message(self) -> list[Any]:
+        """Return name, overload and arguments, with handles instead of tensors."""
+        kwargs = {name: value for name, value in self._kwargs.items() if name != "pin_memory"}
+        function = self.traits.function
         return [
-            self.function.overloadpacket.__name__,
-            self.function._overloadname,
-            self.args,
-            self.kwargs,
-            line,
-            caller,
+            self.traits.name,
+            function._overloadname,
+            replace(list(self._args), _plain),
+            replace(kwargs, _plain),
         ]
 
     def position(self, number: int) -> int | None:
         """Return the position of the tensor with this number among those given, or None."""
         return self._positions.get(number)
 
-    def _plain(self, value: Any) -> Any:
+    def _note(self, value: Any) -> None:
+        """Note an argument: its tensors, and what the call's results depend on."""
         if isinstance(value, VirtualTensor):
-            return self._handle(value)
-        if isinstance(value, list | tuple):
+            number = value.handle.number
+            position = self._positions.setdefault(number, len(self.given))
+            if position == len(self.given):
+                self.given.append(value)
+                self.numbers.append(number)
+            self._key += (value.form, position)
+        elif isinstance(value, list | tuple):
             self._key.append((len(value),))
-            return [self._plain(each) for each in value]
-        if isinstance(value, torch.Tensor):
+            for each in value:
+                self._note(each)
+        elif isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 raise NotModelled(f"{value.layout} is not available on the virtual GPU")
             # As on a GPU, a host's tensor is accepted only as a number without dimensions.
             if value.dim():
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found one on"
-                    f" {value.device} and one on virtual:0 (in {self.function})."
+                    f" {value.device} and one on virtual:0 (in {self.traits.function})."
                 )
             self._key.append(("host", value.dtype))
-            return value
-        self._key += (type(value), value)  # 1, 1.0 and True are equal, but give different dtypes
-        return value
+            self.given.append(value)
+            self.numbers.append(value)
+        else:
+            # 1, 1.0 and True are equal, but give different dtypes.
+            self._key += (type(value), value)
 
-    def _handle(self, tensor: VirtualTensor) -> Handle:
-        handle = tensor.handle
-        position = self._positions.setdefault(handle.number, len(self._positions))
-        if position == len(self.given):
-            self.given.append(tensor)
-        self._key += (tensor.form, position)
-        return handle
+
+def _plain(value: Any) -> Any:
+    return value.handle if isinstance(value, VirtualTensor) else value
 
 
 def described(answer: list[Any]) -> tuple[int, TensorForm]:
@@ -110,7 +120,7 @@ def read_results(answer: Any, call: Call) -> tuple[Any, list[int]]:
     """
     numbers: list[int] = []
     results = _read(answer, call, numbers)
-    several = isinstance(results, list) and len(call.function._schema.returns) > 1
+    several = isinstance(results, list) and len(call.traits.function._schema.returns) > 1
     return tuple(results) if several else results, numbers
 
 
@@ -129,11 +139,11 @@ def _read(answer: Any, call: Call, numbers: list[int]) -> Any:
     return form
 
 
-def predict(results: Any) -> PredictedResult | None:
+def predict(results: Any, template: int) -> PredictedResult | None:
     """Return what the same call will return next time; None if that cannot be known."""
     # A plain value (a number, a bool) may be another one then.
     parts = list(leaves(results))
     if not all(result is None or isinstance(result, Argument | TensorForm) for result in parts):
         return None
     new = [result for result in parts if isinstance(result, TensorForm)]
-    return PredictedResult(results, len(new), sum(form.span_bytes() for form in new))
+    return PredictedResult(template, results, len(new), sum(form.span_bytes() for form in new))

@@ -112,7 +112,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nest, in order."""
-    # Not by `leaves`: the engine comes by here twice for each operator.
+    # Not by `leaves`: the engine comes by here for each operator.
+    if isinstance(value, torch.Tensor):
+        return [value]
     tensors: list[torch.Tensor] = []
     _gather(value, tensors)
     return tensors

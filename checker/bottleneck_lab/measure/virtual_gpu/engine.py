@@ -43,16 +43,15 @@ from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.lineage import Lineage
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.operators import (
-    flops_of,
+    Traits,
     has_dynamic_shape,
     is_composite,
-    is_free,
-    may_wait,
     reads_a_value,
-    written_arguments,
+    traits_of,
 )
 from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
 from bottleneck_lab.measure.virtual_gpu.spec import H200, Arithmetic, GpuSpec
+from bottleneck_lab.measure.virtual_gpu.templates import Given, Template
 
 aten = torch.ops.aten
 REFUSED = {"from_file", "set_"}
@@ -78,6 +77,10 @@ class Engine:
     recording: bool = False
     secret: int = 0
     """With one, the initial parameters on the device are not those that the host has."""
+    templates: dict[int, Template] = field(default_factory=dict)
+    """The calls that the program may launch, by the numbers that it has given them: it remembers
+    them from one run to the next.
+    """
     clock: Clock = field(init=False)
     memory: Memory = field(init=False)
     changes: list[MemoryChange] = field(default_factory=list)
@@ -106,7 +109,9 @@ class Engine:
     _races: list[str] = field(default_factory=list)
     _unawaited: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    """Of tensors, copies and events: each is given once."""
+    """Of tensors, copies and events, each given once. Those that the program numbers itself are
+    below zero.
+    """
     _births: dict[int, Birth] = field(default_factory=dict)
     """Of each storage, by its address."""
     _copies: dict[Birth, int] = field(default_factory=dict)
@@ -127,97 +132,107 @@ class Engine:
         kwargs: dict[str, Any],
         line: str,
         caller: str = "",
+        template: int | None = None,
     ) -> Any:
         """Run one operator and return its result, every tensor described. `caller`: the line of the
-        program's entry file, which may have called another's `line`. Raises NotModelled for
-        one that is missing, LookupError for one that is none, and what the operator raises.
+        program's entry file, which may have called another's `line`. `template`: the number under
+        which the program may launch the like of it from now on.
+
+        Raises NotModelled for one that is missing, LookupError for one that is none, and what the
+        operator raises.
         """
-        result, given, _ = self._execute(name, overload, args, kwargs, line)
-        return replace(result, lambda value: self._describe(value, given, line, caller))
+        opened = Template(_operator(name, overload), args, kwargs)
+        result, numbers, _ = self._execute(opened, opened.given, line)
+        if template is not None:
+            self.templates[template] = opened
+        return replace(result, lambda value: self._describe(value, numbers, line, caller))
 
     def launch(
-        self,
-        name: str,
-        overload: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        line: str,
-        caller: str,
-        numbers: list[int],
+        self, template: int, given: list[Given], line: str, caller: str, numbers: list[int]
     ) -> None:
         """Run an operator for a program that knows what the result looks like and does not wait: it
         has numbered the new tensors itself, below zero.
 
-        Raises LookupError for numbers that are not free, ValueError where there are not as many
-        tensors, and what `call` raises.
+        Raises LookupError for numbers that are not free or a template that there is not,
+        ValueError where there are not as many tensors, and what `call` raises.
         """
-        _, given, results = self._execute(name, overload, args, kwargs, line)
-        made = [tensor for tensor in results if id(tensor) not in given]
+        if template not in self.templates:
+            raise LookupError(f"no call has the number {template}")
+        _, owned, results = self._execute(self.templates[template], given, line)
+        made = [tensor for tensor in results if id(tensor) not in owned]
         for number, tensor in zip(numbers, made, strict=True):
-            if number >= 0 or number in self._tensors:
-                raise LookupError(f"{number} is no free number for a tensor")
+            self._require_free(number)
             self._hold(number, tensor, line, caller)
 
+    def _require_free(self, number: int) -> None:
+        if number >= 0 or number in self._tensors:
+            raise LookupError(f"{number} is no free number for a tensor")
+
     def _execute(
-        self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
+        self, template: Template, given: list[Given], line: str
     ) -> tuple[Any, dict[int, int], list[torch.Tensor]]:
         """Return an operator's result, the numbers of the tensors that it was given, by their
         identity, and the tensors of the result.
         """
-        function = _operator(name, overload)
-        given: dict[int, int] = {}
-        args, kwargs = self._own(args, given), self._own(kwargs, given)
-        inputs = tensors_in((args, kwargs))
+        traits = template.traits
+        tensors, numbers = self._own(given)
+        args, kwargs, inputs = template.fill(tensors)
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
         try:
-            arithmetic = arithmetic_of(function, args, self._tf32)
-            result = compute(function, args, kwargs, arithmetic)
+            arithmetic = arithmetic_of(traits, args, self._tf32)
+            result = compute(traits, args, kwargs, arithmetic)
         except NotImplementedError as error:  # a GPU may have a kernel for it
             reason = str(error).partition("\n")[0][:200]
             raise NotModelled(
-                f"aten::{name} is not available on the virtual GPU: {reason}"
+                f"aten::{traits.name} is not available on the virtual GPU: {reason}"
             ) from None
         results = tensors_in(result)
         for tensor in results:
             if tensor.layout is not torch.strided:
                 raise NotModelled(f"{tensor.layout} is not available on the virtual GPU")
-        flops = flops_of(function, args, kwargs, result)
-        self._account(function, inputs, results, flops, arithmetic, line)
-        if _waits(function, args, kwargs):
-            self.clock.wait(line, f"wait for {name}")
-        self._lineage.note(function, args, kwargs, inputs, results, flops)
+        flops = traits.flops(args, kwargs, result)
+        self._account(traits, inputs, results, flops, arithmetic, line)
+        if traits.may_wait and _waits(traits, args, kwargs):
+            self.clock.wait(line, f"wait for {traits.name}")
+        self._lineage.note(traits, args, kwargs, inputs, results, flops)
         # An operator may have given its `out=` a larger storage. Where the device has no room for
         # that, the tensor is gone.
-        for number in given.values() if written_arguments(function) else ():
+        for number in numbers.values() if traits.written else ():
             if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
                 self._hold(number, self._release(number, self.clock.host_us, line), line)
-        return result, given, results
+        return result, numbers, results
 
     def set_tf32(self, matrices: bool, convolutions: bool) -> None:
         """Allow or forbid TF32 from the next operator on."""
         self._tf32 = Tf32(matrices, convolutions)
 
     def upload(
-        self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str
-    ) -> Any:
-        """Return a tensor of the host's as one of the device's, and the number of the copy where
-        the device has yet to read its source.
+        self,
+        dtype: torch.dtype | None,
+        data: torch.Tensor,
+        pinned: bool,
+        blocking: bool,
+        line: str,
+        number: int,
+    ) -> None:
+        """Make a tensor of the host's one of the device's, with this number below zero. The copy
+        has the same number where the device has yet to read its source.
         """
+        self._require_free(number)
         changed = self._start.change(data)
         tensor = changed if dtype is None else changed.to(dtype)
         self._lineage.forget(tensor)  # another tensor may have had its memory
         # Memory first: the driver may have to be asked for it, and waits for the device.
-        described = self._describe(tensor, {}, line)
-        return [described, self._copy_in(data, pinned, blocking, line)]
+        self._hold(number, tensor, line)
+        self._copy_in(data, pinned, blocking, line, number)
 
-    def _copy_in(self, data: torch.Tensor, pinned: bool, blocking: bool, line: str) -> int | None:
+    def _copy_in(
+        self, data: torch.Tensor, pinned: bool, blocking: bool, line: str, number: int
+    ) -> None:
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
-        if blocking or not pinned:
-            return None
-        number = next(self._numbers)
-        self._reading[number] = self.clock.device_us, line
-        return number
+        if pinned and not blocking:
+            self._reading[number] = self.clock.device_us, line
 
     def overwritten(self, numbers: list[int]) -> None:
         """Note that the program has written over the sources of these copies since its last call: a
@@ -239,16 +254,21 @@ class Engine:
         return done
 
     def overwrite(
-        self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str
-    ) -> int | None:
-        """Copy a tensor of the host's into one of the device's; return the number of the copy where
-        the device has yet to read its source.
+        self,
+        target: Handle,
+        data: torch.Tensor,
+        pinned: bool,
+        blocking: bool,
+        line: str,
+        number: int,
+    ) -> None:
+        """Copy a tensor of the host's into one of the device's. The copy has this number where the
+        device has yet to read its source.
         """
-        number = self._copy_in(data, pinned, blocking, line)
+        self._copy_in(data, pinned, blocking, line, number)
         tensor = self._tensors[target.number]
         tensor.copy_(self._start.change(data))
         self._lineage.forget(tensor)
-        return number
 
     def download(
         self, source: Handle, pinned: bool, blocking: bool, line: str
@@ -372,11 +392,12 @@ class Engine:
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
         clock, memory = self.clock, self.memory
-        operations = (self.call, self.upload, self.overwrite, self.download, self.set_tf32)
+        operations = (self.call, self.launch, self.set_tf32)
+        copies = (self.upload, self.overwrite, self.download)
         events = (self.record_event, self.wait_event, self.query_event, self.elapsed_us)
         marks = (self.begin_pass, self.step, self.report, self.keep)
         theirs = (clock.pin, clock.wait, memory.empty_cache)
-        functions = (*operations, *events, *marks, *theirs)
+        functions = (*operations, *copies, *events, *marks, *theirs)
         return {function.__name__: function for function in functions} | {
             "seed": _seed,
             "get_rng_state": torch.get_rng_state,
@@ -434,30 +455,30 @@ class Engine:
         }
         return Books(self.figures(), kept, self.clock.spans or [], self.changes)
 
-    def _own(self, value: Any, given: dict[int, int]) -> Any:
-        """Return a nest of arguments with the tensors that its handles stand for, whose numbers are
-        noted in `given`.
+    def _own(self, given: list[Given]) -> tuple[list[torch.Tensor], dict[int, int]]:
+        """Return the tensors that an operator is given, and the numbers of the device's by their
+        identity.
         """
-        if isinstance(value, Handle):
-            if value.number not in self._tensors:
-                raise LookupError(f"there is no tensor {value.number} on the virtual GPU")
-            tensor = self._tensors[value.number]
-            given[id(tensor)] = value.number
-            return tensor
-        if isinstance(value, list):
-            return [self._own(item, given) for item in value]
-        if isinstance(value, dict):
-            return {key: self._own(item, given) for key, item in value.items()}
-        return value
+        tensors, numbers = [], {}
+        for each in given:
+            if isinstance(each, torch.Tensor):
+                tensors.append(each)
+                continue
+            if each not in self._tensors:
+                raise LookupError(f"there is no tensor {each} on the virtual GPU")
+            tensor = self._tensors[each]
+            tensors.append(tensor)
+            numbers[id(tensor)] = each
+        return tensors, numbers
 
-    def _describe(self, value: Any, given: dict[int, int], line: str, caller: str = "") -> Any:
+    def _describe(self, value: Any, numbers: dict[int, int], line: str, caller: str) -> Any:
         """Return what the program learns of a tensor: one that was an argument keeps its handle, a
         new one gets the next.
         """
         if not isinstance(value, torch.Tensor):
             return value
         # In-place operators return their argument: the same object, and so the same handle.
-        number = given.get(id(value))
+        number = numbers.get(id(value))
         if number is None:
             number = next(self._numbers)
             self._hold(number, value, line, caller)
@@ -493,7 +514,7 @@ class Engine:
 
     def _account(
         self,
-        function: Any,
+        traits: Traits,
         inputs: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor],
         flops: float,
@@ -501,13 +522,13 @@ class Engine:
         line: str,
     ) -> None:
         """Charge an operator's time to the clock. A view costs the device nothing."""
-        if is_free(function):
+        if traits.is_free:
             return
         # Every tensor is read or written once: what a kernel with perfect caches would move.
         read, made = [each.nbytes for each in inputs], [each.nbytes for each in results]
         reduces = flops > 0 or min(made, default=0) < max(read, default=0)
         self.clock.kernel(
-            function.overloadpacket.__name__,
+            traits.name,
             flops,
             sum(read) + sum(made),
             line,
@@ -517,9 +538,9 @@ class Engine:
 
 
 @cache
-def _operator(name: str, overload: str) -> Any:
-    """Return an operator that the device has. Raises NotModelled for another, LookupError for one
-    that PyTorch makes up of others.
+def _operator(name: str, overload: str) -> Traits:
+    """Return an operator that the device has, with its traits. Raises NotModelled for another,
+    LookupError for one that PyTorch makes up of others.
     """
     if name in REFUSED or name.startswith("_cuda"):
         raise NotModelled(f"aten::{name} is not available on the virtual GPU")
@@ -530,22 +551,20 @@ def _operator(name: str, overload: str) -> Any:
     if is_composite(function):
         # What it is made up of counts, launches and waits; a program sends those parts.
         raise LookupError(f"aten::{name} is made up of other operators")
-    return function
+    return traits_of(function)
 
 
 def _seed(seed: int) -> None:
     torch.manual_seed(seed)  # it returns its generator, which has no form on the wire
 
 
-def _waits(function: Any, args: Any, kwargs: Any) -> bool:
-    """Return True if the host must wait for the result: its value, or a shape that depends on
-    values.
+def _waits(traits: Traits, args: Any, kwargs: Any) -> bool:
+    """Return True if the host must wait for the result of an operator that may wait: its value, or
+    a shape that depends on values.
     """
-    if not may_wait(function):
-        return False
-    if reads_a_value(function):
+    if reads_a_value(traits.function):
         return True
-    if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
+    if traits.packet in (aten.index, aten.index_put, aten.index_put_):
         # A boolean index has as many results as it has True: on a GPU the host waits for that
         # count.
         masked = any(index is not None and index.dtype in _MASKS for index in args[1])
@@ -554,7 +573,7 @@ def _waits(function: Any, args: Any, kwargs: Any) -> bool:
         return masked and not fills
     if kwargs.get("output_size") is not None:
         return False  # `repeat_interleave` of a program that knows how many there will be
-    return has_dynamic_shape(function)
+    return has_dynamic_shape(traits.function)
 
 
 class Server:
@@ -564,7 +583,8 @@ class Server:
 
     def __init__(self, program: socket.socket, owner: socket.socket) -> None:
         self._program, self._owner = Frames(program), Frames(owner)
-        self._engine = Engine()
+        self._templates: dict[int, Template] = {}
+        self._engine = Engine(templates=self._templates)
         self._calls = self._engine.calls()
         self._failed: list[Any] | None = None
 
@@ -586,32 +606,30 @@ class Server:
         """Answer the calls that have come; False when the program is gone or speaks no protocol:
         nothing more is read of it.
 
-        An answer is `[True, result, copies that have arrived, copies whose source has been read,
-        bytes that are free]`, or `[False, kind, words]` of what went wrong with the call or one
-        before.
+        A message is `[call, True if the program waits for an answer, tensors let go of,
+        generations collected, copies whose source was overwritten, *arguments]`. An answer is
+        `[True, result, copies that have arrived, copies whose source has been read, bytes that are
+        free]`, or `[False, kind, words]` of what went wrong with the call or one before.
         """
         try:
             self._program.read()
             while (body := self._program.next_message()) is not None:
-                name, released, collections, overwritten, *args = decode(body)
-                self._engine.overwritten(overwritten)
-                self._engine.let_go(released, collections)
-                if name != "launch":
-                    function = self._calls[name]
-                    failed, self._failed = self._failed, None
-                    answer = failed or _attempt(function, args)
+                name, awaited, released, collections, overwritten, *args = decode(body)
+                engine, function = self._engine, self._calls[name]
+                engine.overwritten(overwritten)
+                engine.let_go(released, collections)
+                # What goes wrong with a call that nobody waits for is, as on a GPU, the answer to
+                # the next one that is waited for, and nothing is run until then.
+                answer = self._failed or _attempt(function, args)
+                if awaited:
+                    self._failed = None
                     if answer[0]:
-                        engine = self._engine
                         answer += [engine.arrived(), engine.read(), engine.memory.free_bytes]
                     self._program.send(_encoded(answer))
-                elif not self._failed:
-                    # Nobody waits for a launch. As on a GPU, what goes wrong with one is the answer
-                    # to the next call, and nothing is launched until then.
-                    answer = _attempt(self._engine.launch, args)
-                    if not answer[0]:
-                        if len(args) > 4:
-                            answer[2] += f" (launched at {args[4]})"
-                        self._failed = answer
+                elif not answer[0]:
+                    if name == "launch" and not self._failed and len(args) > 2:
+                        answer[2] += f" (launched at {args[2]})"
+                    self._failed = answer
         except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
             self._program.sock.close()
             return False
@@ -625,7 +643,9 @@ class Server:
         while (body := self._owner.next_message()) is not None:
             question = msgspec.msgpack.decode(body, type=Begin | End)
             if isinstance(question, Begin):
-                self._engine = Engine(question.spec, question.recording, question.secret)
+                self._engine = Engine(
+                    question.spec, question.recording, question.secret, self._templates
+                )
                 self._calls, self._failed = self._engine.calls(), None
             else:
                 self._owner.send(msgspec.msgpack.encode(self._engine.books()))

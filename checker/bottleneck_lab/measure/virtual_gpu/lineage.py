@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bottleneck_lab.measure.virtual_gpu.codec import tensors_in
-from bottleneck_lab.measure.virtual_gpu.operators import written_arguments
+from bottleneck_lab.measure.virtual_gpu.operators import Traits
 
 _OVERWRITES = {"copy_", "fill_", "zero_"}
 """Operators that leave nothing of what their target held."""
@@ -33,7 +33,7 @@ class Lineage:
 
     def note(
         self,
-        function: Any,
+        traits: Traits,
         args: Any,
         kwargs: Any,
         given: Sequence[torch.Tensor],
@@ -45,15 +45,15 @@ class Lineage:
         """
         read = {_address(tensor) for tensor in given}
         made = {_address(tensor) for tensor in results} - read
-        if writes := written_arguments(function):
+        if traits.written:
             written = [
                 args[position] if position < len(args) else kwargs.get(name)
-                for position, name in writes
+                for position, name in traits.written
             ]
             made |= {_address(tensor) for tensor in tensors_in(written)}
         if not made:
             return  # a view
-        if function.overloadpacket.__name__ in _OVERWRITES and _is_whole(given[0]):
+        if traits.name in _OVERWRITES and _is_whole(given[0]):
             read = {_address(tensor) for tensor in given[1:]}
         self._sources.append({self._writers[at] for at in read if at in self._writers})
         self._writers |= dict.fromkeys(made, len(self._flops))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils.flop_counter import flop_registry
 
@@ -17,6 +19,8 @@ MATRIX_PRODUCTS = {
     "_addmm_activation": (1, 2),
 }
 """The positions of the factors among the arguments."""
+CONVOLUTIONS = {"convolution": (0, 1), "_convolution": (0, 1), "convolution_backward": (0, 1, 2)}
+"""The same for convolutions."""
 INDEXING = (
     torch.ops.aten.index,
     torch.ops.aten.index_put,
@@ -32,7 +36,7 @@ _CHECKS = {
 }
 """Operators whose kernels on a GPU read a value back to check it. PyTorch does not declare that."""
 _VECTOR_PRODUCTS = {"dot": (0, 1), "vdot": (0, 1), "mv": (0, 1), "addmv": (1, 2)}
-"""The same, for products that no tensor core computes."""
+"""The same for products that no tensor core computes."""
 
 
 @cache
@@ -95,16 +99,79 @@ def written_arguments(function: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
+@cache
+def factors(function: Any) -> tuple[int, ...]:
+    """Return where an operator's factors are among its arguments; empty if it multiplies none."""
+    name = function.overloadpacket.__name__.removesuffix("_")
+    return MATRIX_PRODUCTS.get(name) or CONVOLUTIONS.get(name) or ()
+
+
 def flops_of(function: Any, args: Any, kwargs: Any, result: Any) -> float:
     """Return an operator's floating-point operations: of products, and by PyTorch's own formulas of
     convolutions and attention. Elementwise ones count none.
     """
+    formula = _flop_formula(function)
+    return formula(args, kwargs, result) if formula else 0.0
+
+
+@cache
+def _flop_formula(function: Any) -> Callable[[Any, Any, Any], float] | None:
+    """Return what `flops_of` counts an operator by; None for one that counts none."""
     # Products in place go by the name of those that make a new tensor: `addmm` stands for `addmm_`.
     packet = function.overloadpacket
     name = packet.__name__.removesuffix("_")
-    if factors := (MATRIX_PRODUCTS | _VECTOR_PRODUCTS).get(name):
-        first, second = (args[position] for position in factors)
-        columns = second.shape[-1] if second.dim() > 1 else 1
-        return float(2 * first.numel() * columns)
+    if positions := (MATRIX_PRODUCTS | _VECTOR_PRODUCTS).get(name):
+
+        def of_product(args: Any, _kwargs: Any, _result: Any) -> float:
+            first, second = (args[position] for position in positions)
+            columns = second.shape[-1] if second.dim() > 1 else 1
+            return float(2 * first.numel() * columns)
+
+        return of_product
     formula = flop_registry.get(getattr(torch.ops.aten, name, packet))
-    return float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
+    if formula is None:
+        return None
+    return lambda args, kwargs, result: float(formula(*args, **kwargs, out_val=result))
+
+
+class Traits(msgspec.Struct, frozen=True, eq=False):
+    """An operator with all that is the same for each of its calls."""
+
+    function: Any
+    packet: Any
+    name: str
+    """What PyTorch calls it, without its overload."""
+    is_composite: bool
+    is_predictable: bool
+    is_free: bool
+    may_wait: bool
+    indexes: bool
+    written: tuple[tuple[int, str], ...]
+    """Of each argument that it writes to, position and name."""
+    factors: tuple[int, ...]
+    flop_formula: Callable[[Any, Any, Any], float] | None
+
+    def flops(self, args: Any, kwargs: Any, result: Any) -> float:
+        """Return the floating-point operations of a call, as `flops_of` does."""
+        return self.flop_formula(args, kwargs, result) if self.flop_formula else 0.0
+
+
+@cache
+def traits_of(function: Any) -> Traits:
+    """Return an operator's traits: one look-up for all of them, as each takes longer than some
+    operators do.
+    """
+    packet = function.overloadpacket
+    return Traits(
+        function=function,
+        packet=packet,
+        name=packet.__name__,
+        is_composite=is_composite(function),
+        is_predictable=is_predictable(function),
+        is_free=is_free(function),
+        may_wait=may_wait(function),
+        indexes=packet in INDEXING,
+        written=written_arguments(function),
+        factors=factors(function),
+        flop_formula=_flop_formula(function),
+    )

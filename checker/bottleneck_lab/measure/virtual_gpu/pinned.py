@@ -23,17 +23,15 @@ class Source:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor, self._storage = tensor.detach(), tensor.untyped_storage()
-        self._before, self._version = plain_bytes(tensor).clone(), self._count()
-
-    def _count(self) -> int | None:
-        """Return how often PyTorch has written to it; None where it does not count that."""
-        return None if self._tensor.is_inference() else self._tensor._version
+        self._before = plain_bytes(tensor).clone()
+        # How often PyTorch has written to it, which it does not count of inference tensors.
+        self._version = None if self._tensor.is_inference() else self._tensor._version
 
     def is_touched(self) -> bool:
         """Return True if PyTorch may have written to it. It does not know of writes past it, such
         as NumPy's.
         """
-        return self._version is None or self._version != self._count()
+        return self._version is None or self._version != self._tensor._version
 
     def is_lost(self) -> bool:
         """Return True if the program can no longer write to it: only this object holds its memory,
@@ -85,12 +83,9 @@ class PinnedMemory:
         as_it_lies = _is_dense(tensor) and strides in (None, tensor.stride())
         return as_it_lies and dtype == tensor.dtype and self.holds(tensor)
 
-    def watch(self, number: int | None, source: torch.Tensor) -> None:
-        """Watch the source of a copy that has yet to be read, until it has; None for one that has
-        been.
-        """
-        if number is not None:
-            self._sources[number] = Source(source)
+    def watch(self, number: int, source: torch.Tensor) -> None:
+        """Watch the source of a copy that has yet to be read, until it has."""
+        self._sources[number] = Source(source)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Watch no longer what these copies have read."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
 
-from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle
+from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, name_of
 from bottleneck_lab.measure.virtual_gpu.memory import ROUND_BYTES
 
 if TYPE_CHECKING:
@@ -26,6 +27,17 @@ class TensorForm(msgspec.Struct, frozen=True):
     stride: tuple[int, ...]
     offset: int
     dtype: str
+
+    @classmethod
+    def contiguous(cls, shape: Sequence[int], dtype: torch.dtype) -> TensorForm:
+        """Return the form of a tensor that fills its storage. Raises NotModelled for a dtype that
+        the device lacks.
+        """
+        stride, step = [], 1
+        for size in reversed(shape):
+            stride.append(step)
+            step *= max(size, 1)
+        return cls(tuple(shape), tuple(reversed(stride)), 0, name_of(dtype))
 
     def span_bytes(self) -> int:
         """Return bytes from the start of the storage to the end of the tensor, rounded as the

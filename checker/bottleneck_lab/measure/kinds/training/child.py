@@ -89,7 +89,7 @@ class Program:
                 self._models_under_way -= 1
             each = [each.detach() for each in model.parameters() if each.device.type == "cpu"]
             if self._driver:
-                self._driver.ask("note_start", each)
+                self._driver.tell("note_start", each)
             elif not self._models_under_way:
                 # There is no copy to a device that would change them, and a model may change its
                 # parts until it is complete.
@@ -134,7 +134,7 @@ class Program:
             )
             _collect()
             if self._driver:
-                self._driver.ask("report")
+                self._driver.tell("report")
             on_report(step, reports[-1][1])
 
         def begin_step(samples: int) -> None:
