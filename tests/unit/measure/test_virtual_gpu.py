@@ -582,7 +582,7 @@ def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
 
 
 PROGRAM = """
-import copy, json, socket, sys, torch
+import copy, json, socket, sys, threading, torch
 from pathlib import Path
 from torch import nn
 from bottleneck_lab.measure.virtual_gpu.backend import install
@@ -704,6 +704,18 @@ facts["twin"] = [len(list(twin.parameters())), twin.weight.requires_grad, twin.s
 tied = copy.deepcopy(nn.ModuleList([layer, layer]))
 facts["tied"] = tied[0].weight is tied[1].weight
 
+class Noted(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        facts["own thread"] = threading.current_thread() is threading.main_thread()
+        return gradient
+
+Noted.apply(layer.weight).sum().backward()
+
 pinned = torch.ones(8, pin_memory=True)
 facts["pinned"] = [pinned[:2].is_pinned(), torch.ones(8).is_pinned()]
 for early in (False, True):
@@ -820,6 +832,11 @@ class TestProgram:
         assert seen["twin is its own"]
         assert seen["twin"] == [2, True, False]
         assert seen["tied"], "what was one tensor stays one"
+
+    def test_the_programs_own_thread_runs_a_backward_and_lets_go_of_its_graph(
+        self, seen: dict
+    ) -> None:
+        assert seen["own thread"]
 
     def test_a_pinned_buffer_that_is_overwritten_too_early_is_a_race(self, seen: dict) -> None:
         assert seen["pinned"] == [True, False]

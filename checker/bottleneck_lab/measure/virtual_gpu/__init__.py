@@ -6,7 +6,7 @@ take. The program holds handles only: it cannot read a value without a transfer 
 counts.
 
 `backend` is the program's side, with its `tensor`, `calls`, `pinned` memory, `autocast`, `imports`
-and `module` (`torch.virtual`). `engine` is the verifier's. `codec` is what travels between them, in
-`frames`; `books` are what `owner` reads of a run. `clock`, `memory` and `arithmetic` are the
-models, `spec` their figures.
+and `module` (`torch.virtual`). `engine` is the verifier's, with the `templates` of calls that it
+knows. `codec` is what travels between them, in `frames`; `books` are what `owner` reads of a run.
+`clock`, `memory` and `arithmetic` are the models, `spec` their figures.
 """

@@ -397,6 +397,9 @@ def install(sock: socket.socket, entry: Path) -> Driver:
             name, run = f"{function.__name__}.{overload}", functools.partial(_run_rnn, whole)
             copies.impl(name, run, "AutogradPrivateUse1")
     _KEPT.extend((library, copies))
+    # A thread of autograd's own would let go of a graph a little after the program has gone on:
+    # sooner or later than its next step begins, as this machine has it.
+    torch.autograd.set_multithreading_enabled(False)
     os.register_at_fork(after_in_child=driver.leave)
     replace_shared_functions(module)
     replace_autocast(NAME)
