@@ -103,6 +103,20 @@ def captured(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("capacity_mib", [28, 32])
+def test_a_run_that_is_out_of_memory_says_so_in_a_backward_as_in_a_forward(
+    capacity_mib, context_of
+) -> None:
+    lab = load_labs()["forecaster-out-of-memory"]
+    context = context_of(lab, lab.path)
+    context.settings = msgspec.structs.replace(context.settings, run_capacity_mib=capacity_mib)
+    lines: list[str] = []
+    assert kind_of(lab).run(context, lines.append) == 1
+    assert any(line.startswith("torch.OutOfMemoryError: virtual GPU") for line in lines)
+    assert any("loss.backward()" in line for line in lines) == (capacity_mib == 32)
+
+
+@pytest.mark.long
 def test_what_is_taught_is_the_first_finding_of_the_shipped_script(
     captured: tuple[Lab, Summary],
 ) -> None:

@@ -716,6 +716,18 @@ class Noted(torch.autograd.Function):
 
 Noted.apply(layer.weight).sum().backward()
 
+def refuse(function, *rest):
+    if function is torch.ops.aten.tanh_backward.default:
+        raise ValueError("not today")
+    return run(function, *rest)
+
+run, driver._run = driver._run, refuse
+try:
+    layer.weight.tanh().sum().backward()
+except ValueError as error:
+    facts["error in a backward"] = str(error)
+driver._run = run
+
 pinned = torch.ones(8, pin_memory=True)
 facts["pinned"] = [pinned[:2].is_pinned(), torch.ones(8).is_pinned()]
 for early in (False, True):
@@ -837,6 +849,9 @@ class TestProgram:
         self, seen: dict
     ) -> None:
         assert seen["own thread"]
+
+    def test_what_an_operator_raises_in_a_backward_reaches_the_program(self, seen: dict) -> None:
+        assert seen["error in a backward"] == "not today"
 
     def test_a_pinned_buffer_that_is_overwritten_too_early_is_a_race(self, seen: dict) -> None:
         assert seen["pinned"] == [True, False]

@@ -5,8 +5,9 @@ which computes every operator on the CPU and advances a logical clock by what th
 take. The program holds handles only: it cannot read a value without a transfer that the engine
 counts.
 
-`backend` is the program's side, with its `tensor`, `calls`, `pinned` memory, `autocast`, `imports`
-and `module` (`torch.virtual`). `engine` is the verifier's, with the `templates` of calls that it
-knows. `codec` is what travels between them, in `frames`; `books` are what `owner` reads of a run.
-`clock`, `memory` and `arithmetic` are the models, `spec` their figures.
+`backend` is the program's side, with its `tensor`, `calls`, errors of a `backward` pass, `pinned`
+memory, `autocast`, `imports` and `module` (`torch.virtual`). `engine` is the verifier's, with the
+`templates` of calls that it knows. `codec` is what travels between them, in `frames`; `books` are
+what `owner` reads of a run. `clock`, `memory` and `arithmetic` are the models, `spec` their
+figures.
 """

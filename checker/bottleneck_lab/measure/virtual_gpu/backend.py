@@ -31,6 +31,7 @@ from torch.utils import backend_registration
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.arithmetic import Tf32, refuse_switches, switched_tf32
 from bottleneck_lab.measure.virtual_gpu.autocast import replace_autocast
+from bottleneck_lab.measure.virtual_gpu.backward import Failures, Guard
 from bottleneck_lab.measure.virtual_gpu.calls import (
     Argument,
     Call,
@@ -101,6 +102,7 @@ class Driver:
         """Of each file's path, its name and whether it is the entry file; None of a file that is
         not the program's.
         """
+        self.failures = Failures()
         self._lowest = 0
         """The last number of a tensor or copy that the engine has not numbered: those are below
         zero.
@@ -174,6 +176,13 @@ class Driver:
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that has a tensor of the device, or makes one; return its result."""
+        try:
+            return self._run(function, args, kwargs)
+        except Exception as error:
+            self.failures.note(error)
+            raise
+
+    def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
         traits = traits_of(function)
         packet = traits.packet
         if packet is aten._local_scalar_dense:
@@ -378,8 +387,11 @@ def install(sock: socket.socket, entry: Path) -> Driver:
     leave_out_needless_imports()
     driver = Driver(sock, entry)
     VirtualTensor.driver = driver
+    driver.failures.install()
     module = DeviceModule(driver)
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
+    backend_registration._setup_privateuseone_for_python_backend(
+        NAME, backend_module=module, device_guard=Guard()
+    )
     library: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # torch publishes no types for it
     library.fallback(
         lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1"
