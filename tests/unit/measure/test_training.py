@@ -287,8 +287,8 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
     [
         (1.0, ""),
         (121.0, "121 waits are 12.1 a step"),
-        (121.0, "All of them, in a step: 7 on train.py(24), 5.1 on train.py(30)."),
-        (510.0, "Most of them, in a step: 7 on train.py(24), 5.1 on train.py(30), 2 on train"),
+        (121.0, "In a step: 7 on train.py(24), 5.1 on train.py(30)."),
+        (510.0, "In a step: 7 on train.py(24), 5.1 on train.py(30), 2 on train"),
         (510.0, "2 on train.py(3), 1.5 on 3 more lines."),
     ],
 )

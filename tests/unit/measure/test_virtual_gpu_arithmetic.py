@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import socket
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,11 @@ import pytest
 import torch
 
 from bottleneck_lab.measure.virtual_gpu import autocast
+from bottleneck_lab.measure.virtual_gpu.arithmetic import Tf32
+from bottleneck_lab.measure.virtual_gpu.books import Begin
 from bottleneck_lab.measure.virtual_gpu.codec import Handle
-from bottleneck_lab.measure.virtual_gpu.engine import Engine
+from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
+from bottleneck_lab.measure.virtual_gpu.frames import Frames
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 
 from .device_program import run
@@ -94,6 +98,15 @@ def test_convolutions_are_in_tf32_unless_it_is_forbidden(squares) -> None:
         values, took_us = product(engine, signal, weights, "convolution")
         assert (off_by(values[0].T, left, right) > 1e-4) is allowed
         assert took_us == pytest.approx(PRODUCT_US / (4 if allowed else 1))
+
+
+def test_a_run_has_the_switches_that_the_program_set_in_the_one_before() -> None:
+    (program, _), (owner, verifier) = socket.socketpair(), socket.socketpair()
+    server = Server(program, owner)
+    server._engine.set_tf32(True, False)
+    Frames(verifier).send(msgspec.msgpack.encode(Begin(SLOW, recording=False)))
+    server._answer_owner()
+    assert server._engine.tf32 == Tf32(True, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -81,6 +81,8 @@ class Engine:
     """The calls that the program may launch, by the numbers that it has given them: it remembers
     them from one run to the next.
     """
+    tf32: Tf32 = field(default_factory=Tf32)
+    """As the program has it, which remembers this, too."""
     clock: Clock = field(init=False)
     memory: Memory = field(init=False)
     changes: list[MemoryChange] = field(default_factory=list)
@@ -90,7 +92,6 @@ class Engine:
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     _storages: dict[int, int] = field(default_factory=dict)
     """The storage that each tensor is held by in the memory's books."""
-    _tf32: Tf32 = field(default_factory=Tf32)
     _lineage: Lineage = field(default_factory=Lineage)
     _step_marks: list[int] = field(default_factory=list)
     """How many operators had run when each step began."""
@@ -180,7 +181,7 @@ class Engine:
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
         try:
-            arithmetic = arithmetic_of(traits, args, self._tf32)
+            arithmetic = arithmetic_of(traits, args, self.tf32)
             result = compute(traits, args, kwargs, arithmetic)
         except NotImplementedError as error:  # a GPU may have a kernel for it
             reason = str(error).partition("\n")[0][:200]
@@ -205,7 +206,7 @@ class Engine:
 
     def set_tf32(self, matrices: bool, convolutions: bool) -> None:
         """Allow or forbid TF32 from the next operator on."""
-        self._tf32 = Tf32(matrices, convolutions)
+        self.tf32 = Tf32(matrices, convolutions)
 
     def upload(
         self,
@@ -644,7 +645,11 @@ class Server:
             question = msgspec.msgpack.decode(body, type=Begin | End)
             if isinstance(question, Begin):
                 self._engine = Engine(
-                    question.spec, question.recording, question.secret, self._templates
+                    question.spec,
+                    question.recording,
+                    question.secret,
+                    self._templates,
+                    self._engine.tf32,
                 )
                 self._calls, self._failed = self._engine.calls(), None
             else:

@@ -176,7 +176,7 @@ def _explain_waits(
                 if more:
                     rest = counts.total() - sum(count for _, count in named)
                     each.append(f"{rest / yours.steps:.3g} on {counted(more, 'more line')}")
-                where = f"{'Most' if more else 'All'} of them, in a step: {', '.join(each)}."
+                where = f"In a step: {', '.join(each)}."
             return [
                 f"Two reports are {interval} steps apart: {values[waits]:g} waits are"
                 f" {values[waits] / interval:.3g} a step, which is how `lab compare` counts them."
