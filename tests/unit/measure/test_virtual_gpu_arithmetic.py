@@ -101,11 +101,12 @@ def test_convolutions_are_in_tf32_unless_it_is_forbidden(squares) -> None:
 
 
 def test_a_run_has_the_switches_that_the_program_set_in_the_one_before() -> None:
-    (program, _), (owner, verifier) = socket.socketpair(), socket.socketpair()
-    server = Server(program, owner)
-    server._engine.set_tf32(True, False)
-    Frames(verifier).send(msgspec.msgpack.encode(Begin(SLOW, recording=False)))
-    server._answer_owner()
+    program, unused, owner, verifier = *socket.socketpair(), *socket.socketpair()
+    with program, unused, owner, verifier:
+        server = Server(program, owner)
+        server._engine.set_tf32(True, False)
+        Frames(verifier).send(msgspec.msgpack.encode(Begin(SLOW, recording=False)))
+        server._answer_owner()
     assert server._engine.tf32 == Tf32(True, False)
 
 
