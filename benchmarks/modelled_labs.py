@@ -48,14 +48,14 @@ def works(lab: Lab) -> Iterator[tuple[str, Path | None]]:
 def training_rows(lab: Lab) -> Iterator[list[str]]:
     """Yield the head of the table, then one row for each work."""
     interval = kind_of(lab).settings(lab, "virtual").interval
+    of_memory = any(spec.id == "peak-mib" for spec in lab.spec.devices["virtual"].criteria)
     yield [
         "script",
         "ms per step",
         "against the shipped",
         "launches per step",
         f"waits in {interval} steps",
-        "peak MiB",
-        "growth KiB per step",
+        *(["peak MiB", "growth KiB per step"] if of_memory else []),
     ]
     shipped: Figures | None = None
     for name, folder in works(lab):
@@ -70,8 +70,7 @@ def training_rows(lab: Lab) -> Iterator[list[str]]:
             f"{figures.step_time_us(shipped) / figures.step_time_us(seen):.2f}x",
             f"{figures.launches_per_step(seen):.0f}",
             f"{figures.waits_per_interval(seen)}",
-            f"{figures.peak_mib(seen):.2f}",
-            f"{growth:.2f}",
+            *([f"{figures.peak_mib(seen):.2f}", f"{growth:.2f}"] if of_memory else []),
         ]
 
 
