@@ -299,8 +299,8 @@ QUESTIONS = (
         launched AS (
             SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
                    sum(device.duration) / 1e6 AS device_ms,
-                   sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END) / 1e6
-                     AS backward_ms
+                   nullif(sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END), 0)
+                     / 1e6 AS backward_ms
             FROM device JOIN {_LAUNCHES} AS runtime
               ON runtime.correlation = device.correlation AND runtime.rank = device.rank
             JOIN counted ON counted.rank = device.rank AND device.start >= counted.start

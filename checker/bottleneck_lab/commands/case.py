@@ -49,8 +49,7 @@ def command(
         typer.Option(
             "--lab",
             metavar="LAB",
-            help="Draw a case chosen for this lab. The first has the cause that the lab teaches, if"
-            " it is about one; later ones may have another.",
+            help="Draw a case chosen for this lab.",
         ),
     ] = "",
     set_: Annotated[

@@ -10,7 +10,7 @@ from bottleneck_lab.catalog import load_course, load_labs
 from bottleneck_lab.commands.ui import say, say_next
 from bottleneck_lab.grading.cases import habits
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.attempts import Attempt, load_attempts
+from bottleneck_lab.workspace.attempts import Attempt, latest_pass, load_attempts
 from bottleneck_lab.workspace.cases import load_counted, load_drawn, open_case
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
@@ -61,10 +61,9 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
     lab = workspace.lab
     say(f"{lab.slug}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
     say(lab.spec.symptom)
-    passes = [attempt for attempt in attempts if attempt.verdict.outcome == "PASS"]
-    last = attempts[-1] if attempts else None
-    if passes and passes[-1] is not last:
-        say(f"Passed with check {passes[-1].number}.", style="green")
+    passed, last = latest_pass(attempts), attempts[-1] if attempts else None
+    if passed and passed is not last:
+        say(f"Passed with check {passed.number}.", style="green")
     if last:
         summary = last.verdict.summary
         for each in last.verdict.criteria:

@@ -118,7 +118,8 @@ QUESTIONS = [
         "How many times as fast will the fix make it? If the cause is"
         f" {MEMORY_GROWTH}: by what factor will the peak drop?",
         measure=(
-            "1 if nothing is worth fixing. Else Amdahl's law, 1 / (1 - share), is a first estimate."
+            "1 if nothing is worth fixing. Else Amdahl's law, 1 / (1 - share), is a first estimate,"
+            " with the share of the wall time that the line's work takes."
             f" Within a factor of {GAIN_WITHIN:g} counts."
         ),
     ),

@@ -94,6 +94,19 @@ def record(workspace: Workspace, verdict: Verdict, submitted: Path) -> Attempt:
     return Attempt(number, verdict, folder)
 
 
+def latest_pass(attempts: list[Attempt]) -> Attempt | None:
+    """Return the latest attempt that passed with the learner's own work, or with the reference's
+    where no other did; None if none passed.
+    """
+    latest = None
+    for attempt in attempts:
+        diagnosis = attempt.verdict.diagnosis
+        is_own = diagnosis is None or not diagnosis.copied
+        if attempt.verdict.outcome == "PASS" and (is_own or latest is None):
+            latest = attempt
+    return latest
+
+
 def load_attempts(workspace: Workspace) -> list[Attempt]:
     """Return every attempt, oldest first. Raises MachineError for a verdict that cannot be read."""
     return [

@@ -10,7 +10,7 @@ import msgspec
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.grading.verdict import WHEN_QUIET, Verdict
 from bottleneck_lab.wording import counted
-from bottleneck_lab.workspace.attempts import Attempt
+from bottleneck_lab.workspace.attempts import Attempt, latest_pass
 from bottleneck_lab.workspace.captures import (
     capture_number,
     capture_of,
@@ -112,8 +112,8 @@ def next_here(
     latest = latest_capture(workspace)
     if first := _mend_first(workspace, attempts):
         return first
-    passed = next((each for each in reversed(attempts) if each.verdict.outcome == "PASS"), None)
-    if passed and _is_what_passed(workspace, passed, attempts[-1]):
+    passed = latest_pass(attempts)
+    if any(_is_what_passed(workspace, each, attempts) for each in attempts):
         return _after_pass(workspace, record, labs, progress)
     if not attempts and (step := _first_look(workspace, record)):
         return step
@@ -129,7 +129,7 @@ def next_after_run(workspace: Workspace, attempts: list[Attempt]) -> NextStep | 
     """Return the step after a run of code that no check has seen, in a lab that was passed; None
     otherwise: then what comes next does not depend on the run.
     """
-    passed = next((each for each in reversed(attempts) if each.verdict.outcome == "PASS"), None)
+    passed = latest_pass(attempts)
     code = workspace.lab.code_hash(workspace.root)
     if passed is None or any(each.verdict.submission_hash == code for each in attempts):
         return None
@@ -137,12 +137,14 @@ def next_after_run(workspace: Workspace, attempts: list[Attempt]) -> NextStep | 
     return NextStep("lab check", f"{why} {_way_back(workspace, passed)}")
 
 
-def _is_what_passed(workspace: Workspace, passed: Attempt, last: Attempt) -> bool:
-    """Return True if no later check speaks against what passed, or the code is that again after a
-    check of other code.
+def _is_what_passed(workspace: Workspace, attempt: Attempt, attempts: list[Attempt]) -> bool:
+    """Return True if an attempt passed and no later check speaks against it, or the code is that
+    again after a check of other code.
     """
-    code = passed.verdict.submission_hash
-    return last is passed or (
+    code, last = attempt.verdict.submission_hash, attempts[-1]
+    if attempt.verdict.outcome != "PASS":
+        return False
+    return last is attempt or (
         last.verdict.submission_hash != code and workspace.lab.code_hash(workspace.root) == code
     )
 

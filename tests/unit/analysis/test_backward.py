@@ -294,7 +294,7 @@ def test_a_query_and_a_question_have_the_line_that_a_call_undoes(tmp_path):
     ]
     answer = ask(timeline, "lines")
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-    assert {row["name"]: (row["device_ms"], row["backward_ms"]) for row in rows} == {
+    assert {row["name"]: (row["device_ms"], row["backward_ms"] or 0) for row in rows} == {
         "model.py(31): forward": pytest.approx((0.013, 0.009)),
         "model.py(32): forward": pytest.approx((0.012, 0.007)),
         BACKWARD: pytest.approx((0.002, 0)),

@@ -146,11 +146,12 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
 def test_the_card_says_which_answers_were_corrected(draw):
     answer = CriterionResult("cause", "diagnosis", True, "cause: right", corrected=True)
     text = draw(render_verdict, replace(made_up.passed(), criteria=[answer]))
-    assert "corrected after your first diagnosis" in " ".join(text.split())
+    assert "right now, and wrong in your first diagnosis" in " ".join(text.split())
     assert "points" not in text, "outside a cohort nobody grades"
     rested = replace(answer, sentence=f"evidence: 60%. {RESTED_ON_WRONG_CAUSE}")
     text = draw(render_verdict, replace(made_up.passed(), criteria=[rested]))
-    assert "not judged at first, because the cause was wrong" in " ".join(text.split())
+    flat = " ".join(text.split())
+    assert "right now, and not judged at first, because the cause was wrong" in flat
 
 
 def test_what_was_not_measured_is_named_once_a_reason_and_is_no_doubt(draw):

@@ -18,9 +18,22 @@ import pytest
 from bottleneck_lab import catalog
 from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
-from bottleneck_lab.grading.verdict import WHEN_QUIET, CriterionResult, Outcome, Prediction, Verdict
+from bottleneck_lab.grading.verdict import (
+    WHEN_QUIET,
+    CriterionResult,
+    Outcome,
+    Prediction,
+    Standing,
+    Verdict,
+)
 from bottleneck_lab.workspace import atomic, captures, next_step, progress
-from bottleneck_lab.workspace.attempts import load_attempts, record, submission
+from bottleneck_lab.workspace.attempts import (
+    Attempt,
+    latest_pass,
+    load_attempts,
+    record,
+    submission,
+)
 from bottleneck_lab.workspace.captures import find_capture, locked_folder, make_capture, new_folder
 from bottleneck_lab.workspace.commitments import (
     commit,
@@ -668,6 +681,19 @@ class TestNextStep:
         progress.note_start("slow", str(workspace.root))
         check_once(workspace, Outcome.PASS)
         assert self.next(workspace) == "lab start wrong"
+
+    def test_the_way_back_is_to_own_work_and_not_to_the_references(self, workspace):
+        def attempt(number: int, outcome: Outcome, *, copied: bool = False) -> Attempt:
+            verdict = msgspec.structs.replace(
+                make_verdict(outcome), diagnosis=Standing(True, copied=copied)
+            )
+            return Attempt(number, verdict, workspace.root)
+
+        own, theirs = attempt(1, Outcome.PASS), attempt(2, Outcome.PASS, copied=True)
+        failed = attempt(3, Outcome.FAIL)
+        assert latest_pass([own, theirs, failed]) is own
+        assert latest_pass([theirs, failed]) is theirs
+        assert latest_pass([failed]) is None
 
     def test_work_that_is_worse_than_what_passed_comes_first(self, workspace):
         answers = {"cause": "memory bandwidth", "gain": 2.0}

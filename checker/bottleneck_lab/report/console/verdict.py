@@ -147,9 +147,9 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
         figure = _figure(criterion)
         if criterion.corrected is True:
-            figure = "corrected after your first diagnosis"
+            figure = "right now, and wrong in your first diagnosis"
             if criterion.sentence.endswith(RESTED_ON_WRONG_CAUSE):
-                figure = "not judged at first, because the cause was wrong"
+                figure = "right now, and not judged at first, because the cause was wrong"
         sheet.line(
             f"{label}{f': {figure}' if figure else ''}",
             indent=1,

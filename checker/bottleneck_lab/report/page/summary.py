@@ -105,7 +105,8 @@ def _figures(summary: Summary) -> Markup:
     wall = sum(use.wall_ns for use in summary.devices) or 1
     busy = sum(use.busy_ns for use in summary.devices) / wall
     parts = [] if summary.blind else wall_parts(summary.devices)
-    worst = next((part for part in parts if part.key != "compute"), None)
+    lead = leading_part(parts)
+    worst = lead if lead and lead.key != "compute" else None
     idle = sum(use.idle_ns for use in summary.devices) / wall
     states = ("operators running", "no operator running")
     if not summary.cpu_only:
