@@ -320,9 +320,10 @@ FINDINGS: tuple[FindingKind, ...] = (
         "memory-growth",
         "Memory grows from step to step",
         "memory-growth",
-        "Look for what keeps tensors alive: losses appended with their graph (use .detach() or"
-        " .item()), growing lists, caches, hooks, and objects that refer to each other in a circle,"
-        " which stay until Python's collector comes by.",
+        "Look for what keeps tensors alive: losses appended with their graph (use .item(), or"
+        " .detach(), which still holds the number's whole block), growing lists, caches, hooks, and"
+        " objects that refer to each other in a circle, which stay until Python's collector comes"
+        " by.",
         "memory at the ends of steps grows over half of the steps, or its lowest level does; listed"
         " first if the capture's steps have added more than a quarter of the peak",
         work.growing_memory,

@@ -568,8 +568,8 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             before, after = (words.format_bytes(max(size, 0)) for size in sizes)
             if sizes is change.growth_bytes_per_step:
                 before, after = (
-                    "cannot tell" if fall else text
-                    for fall, text in zip(change.fall_bytes, (before, after), strict=True)
+                    "cannot tell" if hidden else text
+                    for hidden, text in zip(change.hides_growth, (before, after), strict=True)
                 )
             if max(sizes) > 0 and not before == after == "cannot tell":
                 rows.append(((before, after, what, change.device < 0), change))

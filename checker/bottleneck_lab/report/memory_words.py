@@ -60,8 +60,9 @@ def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
     not. `blind`: without what that is a sign of.
     """
     low, high = use.lowest_after_step_bytes, use.highest_after_step_bytes
-    uneven = high - low >= UNEVEN * use.peak_bytes
-    if not use.hides_growth and (use.growth_bytes_per_step > 0 or not uneven):
+    apart = use.fall_bytes if use.is_sawtooth else high - low
+    grows = use.growth_bytes_per_step > 0 and not use.is_sawtooth
+    if not use.hides_growth and (grows or apart < UNEVEN * use.peak_bytes):
         return ""
     later = "part of what a step makes is freed only steps later"
     if not blind:

@@ -225,6 +225,11 @@ def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
     assert "and falls by up to 4.4 MiB" in describe_late_freeing(hidden)
     assert describe_growth(replace(hidden, fall_bytes=1 << 20)) == "21.0 KiB"
     assert describe_growth(replace(hidden, growth_bytes_per_step=-3)) == "0 B"
+    # Where it falls at equal distances, growth is told beside it.
+    even = replace(hidden, period_steps=10)
+    assert describe_growth(even) == "21.0 KiB"
+    assert "and falls by up to 4.4 MiB" in describe_late_freeing(even)
+    assert not describe_late_freeing(replace(even, fall_bytes=1 << 20))
 
 
 def test_growth_that_cannot_be_told_is_no_finding() -> None:
@@ -275,6 +280,8 @@ def test_what_is_freed_only_steps_later_is_a_finding_with_its_size_and_lines() -
         " recipe.py(23): forward (3.0 MiB)."
     )
     assert not growing_memory(seen)
+    even = replace(cycles, growth_bytes_per_step=1 << 20, period_steps=10)
+    assert late_freeing(Evidence([], memory=[even])), "its growth is known, and this is beside it"
     others = {
         "a warm-up that was let go of": replace(cycles, growth_bytes_per_step=-3, rise_bytes=0),
         "a batch fetched ahead": replace(cycles, fall_bytes=1 << 20),
@@ -293,7 +300,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by up to 3.0 MiB"
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by 3.0 MiB"
     assert not holder_cells(replace(row, fall_bytes=1 << 20))[4]
 
 
@@ -343,6 +350,7 @@ HALF_A_FIX_KIB = [
     [
         ([100 + 7 * step for step in range(40)], 7),
         ([700 * (step % 10) for step in range(61)], 0),  # collected in every tenth step
+        ([100 * step + 300 * (step % 10) for step in range(58)], 100),  # both, in 58 steps
         ([50 * (step // 10) for step in range(60)], 5),  # kept in every tenth step
         (HALF_A_FIX_KIB, 10),
         ([0, 90, 90, 90], 0),  # an optimizer's state

@@ -332,12 +332,17 @@ def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange
         before, after = (int(np.median([figure(uses[key]) for uses in side])) for side in sides)
         return before, after
 
+    def hidden(key: tuple[int, int]) -> tuple[bool, bool]:
+        before, after = (any(uses[key].hides_growth for uses in side) for side in sides)
+        return before, after
+
     return [
         MemoryChange(
             *key,
             medians(key, lambda use: use.peak_bytes),
             medians(key, lambda use: use.growth_bytes_per_step),
-            medians(key, lambda use: use.fall_bytes * use.hides_growth),
+            medians(key, lambda use: use.fall_bytes * use.is_sawtooth),
+            hidden(key),
         )
         for key in sorted(everywhere)
     ]

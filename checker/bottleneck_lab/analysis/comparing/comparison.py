@@ -56,7 +56,8 @@ class FigureChange(msgspec.Struct, frozen=True):
 class MemoryChange(msgspec.Struct, frozen=True):
     """Memory of one device (-1: the host) before and after, in bytes: its peak, and by how much it
     grows from step to step. Of several captures a side, the medians. `fall_bytes` is the most by
-    which it falls from step to step, where that hides the growth, else 0.
+    which it falls from step to step, where it is a sawtooth, else 0; `hides_growth` is true of a
+    side where that leaves the growth open.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class MemoryChange(msgspec.Struct, frozen=True):
     peak_bytes: tuple[int, int]
     growth_bytes_per_step: tuple[int, int]
     fall_bytes: tuple[int, int] = (0, 0)
+    hides_growth: tuple[bool, bool] = (False, False)
 
 
 class LongStep(msgspec.Struct, frozen=True):

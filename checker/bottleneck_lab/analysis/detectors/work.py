@@ -580,7 +580,7 @@ def late_freeing(seen: Evidence) -> list[Detection]:
     detections = []
     for use in seen.memory:
         held = min(use.fall_bytes, use.rise_bytes)
-        grows = use.growth_bytes_per_step > 0 and not use.hides_growth
+        grows = use.growth_bytes_per_step > 0 and not use.is_sawtooth
         if use.device < 0 or use.steps < 4 or grows or held < LATE_SHARE * use.peak_bytes:
             continue
         evidence = (

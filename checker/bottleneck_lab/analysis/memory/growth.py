@@ -45,16 +45,24 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """The most by which memory falls, or rises, from the end of one of these steps to that of a
     later one.
     """
+    period_steps: int = 0
+    """Steps between two large falls, where they come at equal distances; 0 otherwise."""
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
     holders: list[Holder] = []
 
     @property
     def hides_growth(self) -> bool:
-        """True if memory grows, but falls again by more than that adds up to: then its growth
-        depends on where in this rise and fall the steps begin and end.
+        """True if memory grows, but falls again by more than that adds up to, at uneven distances:
+        then its growth depends on where in this rise and fall the steps begin and end.
         """
-        return 0 < self.growth_bytes_per_step * (self.steps - 1) < self.fall_bytes
+        added = self.growth_bytes_per_step * (self.steps - 1)
+        return 0 < added < self.fall_bytes and not self.period_steps
+
+    @property
+    def is_sawtooth(self) -> bool:
+        """True if memory falls at equal distances, or by more than it grows by."""
+        return self.hides_growth or self.period_steps > 0
 
 
 STRETCHES = 160
@@ -62,6 +70,8 @@ LEAST_RISE = 0.01
 """A lowest level that rises by less than this share of the highest has not grown."""
 MANY_STEPS = 30
 """From so many steps on, each third of them has seen cycles collected."""
+LARGE_FALL, FEWEST_FALLS = 0.5, 3
+"""A fall is large from this part of the largest on; so many at equal distances have a period."""
 LET_GO = 0.5
 """A level below this part of the one a step earlier: the program has let go of what it held."""
 JUST_BEFORE_NS = 2
@@ -127,21 +137,37 @@ def _use(
         highest_after_step_bytes=int(between.max()) if len(between) else 0,
         fall_bytes=int(largest_fall(between)),
         rise_bytes=int(largest_fall(-between)),
+        period_steps=fall_period(between),
         levels_bytes=highest,
-        holders=_holders(timeline, rows, int(level.argmax()), step_ends),
+        holders=_holders(timeline, rows, int(level.argmax()), step_ends, fall_period(between)),
     )
+
+
+def fall_period(levels: Ints) -> int:
+    """Return the steps between two large falls of memory, as where something is collected or let go
+    of in every tenth step; 0 if they do not come at equal distances.
+    """
+    falls = -np.diff(levels)
+    if not len(falls) or falls.max() <= LEAST_RISE * levels.max():
+        return 0
+    large = np.flatnonzero(falls >= LARGE_FALL * falls.max())
+    distances = set(np.diff(large).tolist())
+    return distances.pop() if len(distances) == 1 and len(large) >= FEWEST_FALLS else 0
 
 
 def growth_a_step(levels: Ints) -> int:
     """Return by how many bytes memory grows from step to step, of its levels at the ends of steps:
     the median change over half of them, a step. What is collected or allocated now and then, as
-    cycles are, does not look like growth then, and what grows in every tenth step does.
+    cycles are, does not look like growth then, and what grows in every tenth step does. Where
+    memory falls at equal distances, levels are compared that are a multiple of these apart.
 
     Where that shows no growth, cycles may hide some: of many steps, the lowest level in the last
     third is compared with that in the third before. After the last step a program may have let go
     of everything, so its level does not count there.
     """
     apart = max((len(levels) - 1) // 2, 1)
+    if period := fall_period(levels[1:-1]):
+        apart = max(apart // period, 1) * period
     changes = levels[apart:] - levels[:-apart]
     growth = int(np.median(changes)) // apart if len(changes) else 0
     if growth > 0 or len(levels) < MANY_STEPS:
@@ -164,9 +190,11 @@ def _lines(timeline: Timeline, rows: MemoryTable) -> list[str]:
     return lines
 
 
-def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> list[Holder]:
+def _holders(
+    timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints, period: int
+) -> list[Holder]:
     """Return who holds what was allocated in the capture, at the end of its last step; `steps` are
-    the last rows of each.
+    the last rows of each, `period` as in `find_holders`.
     """
     if not (rows.address >= 0).any():
         return []
@@ -187,4 +215,4 @@ def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> l
         stack=line[:end],
     )
     lives = Lifetimes(events, [], list(numbers), np.arange(len(numbers), dtype=np.int32))
-    return find_holders(lives, peak, steps)
+    return find_holders(lives, peak, steps, period)

@@ -109,9 +109,10 @@ def _earlier(
     return np.array(held, dtype=np.int64).reshape(-1, 2)
 
 
-def find_holders(lives: Lifetimes, peak: int, steps: Ints) -> list[Holder]:
+def find_holders(lives: Lifetimes, peak: int, steps: Ints, period: int = 0) -> list[Holder]:
     """Return the lines that hold anything at the end or after the event `peak`, the largest first;
-    `steps` are the events between steps.
+    `steps` are the events between steps. Memory falls in every step that is a multiple of `period`,
+    if it is one: growth is then that between steps so far apart.
     """
     by_step = len(steps) >= FEWEST_STEPS
     end = lives.events - 1
@@ -122,6 +123,10 @@ def find_holders(lives: Lifetimes, peak: int, steps: Ints) -> list[Holder]:
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
     held, at_peak = lives.held_after(end), lives.held_after(min(peak, end))
     falls = (np.maximum.accumulate(over_time) - over_time).max(axis=0)
+    if by_step and 0 < period <= last - first:
+        first = last - (last - first) // period * period
+        alike = moments[first : last + 1 : period]
+        over_time = np.array([lives.held_after(row) for row in alike.tolist()])
     rising, growth = (np.diff(over_time, axis=0) > 0).mean(axis=0), held - over_time[0]
     blocks = np.bincount(lives.line[lives.end > end], minlength=len(lives.lines))
     holders = []
