@@ -468,7 +468,7 @@ class TestServer:
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
 
-    def test_a_launch_that_fails_is_told_with_the_next_call_and_what_follows_it_is_not_run(
+    def test_a_launch_that_fails_is_the_answer_to_the_next_call_and_what_follows_it_is_not_run(
         self, channels
     ) -> None:
         program, _ = channels
@@ -647,26 +647,26 @@ try:
 except RuntimeError as error:
     facts["mixed"] = str(error)
 
-asked, ask = [], driver.ask
-driver.ask = lambda name, *rest: asked.append((name, *rest[:1])) or ask(name, *rest)
+questions, ask = [], driver.ask
+driver.ask = lambda name, *rest: questions.append((name, *rest[:1])) or ask(name, *rest)
 rows = torch.ones(8, 8, device=device)
-facts["asked"] = []
+facts["questions"] = []
 for _ in range(3):
-    asked.clear()
+    questions.clear()
     hidden = torch.sigmoid(rows @ rows) * 2
     hidden += rows.sum(1, keepdim=True)
     parts = hidden.split(2)
     del hidden
     parts[0].item() if parts[0].dim() == 0 else parts[0].sum().item()
-    facts["asked"].append(len(asked))
+    facts["questions"].append(len(questions))
 facts["parts"] = [list(part.shape) for part in parts]
 
 for _ in range(2):
-    asked.clear()
+    questions.clear()
     driver.step(0)
     torch.ones(3).to(device)
     torch.ones(3).pin_memory().to(device, non_blocking=True)
-facts["told"] = list(asked)
+facts["questions of later steps"] = list(questions)
 early = (rows + 1).to("cpu", non_blocking=True)
 torch.ones(3).to(device)  # pageable: the host waits, and so for the copy before
 facts["arrived"] = early.sum().item()
@@ -808,13 +808,13 @@ class TestProgram:
         assert "Expected all tensors to be on the same device" in seen["mixed"]
 
     def test_what_was_called_before_is_only_launched(self, seen: dict) -> None:
-        first, second, third = seen["asked"]
+        first, second, third = seen["questions"]
         assert first > 3
         assert (second, third) == (1, 1)  # the value that is read
         assert seen["parts"] == [[2, 8]] * 4
 
     def test_a_step_and_a_copy_to_the_device_need_no_answer(self, seen: dict) -> None:
-        assert seen["told"] == []
+        assert seen["questions of later steps"] == []
 
     def test_a_copy_to_the_device_that_waits_brings_what_has_arrived(self, seen: dict) -> None:
         assert seen["arrived"] == 8 * 8 * 2.0
