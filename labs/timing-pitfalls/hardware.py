@@ -21,11 +21,8 @@ STEADY, SHARE = 0.05, 0.05
 miss it by more.
 """
 LONGER_S, LONGER = 2e-4, 0.01
-"""How much longer a wait for the device may take than it should: seconds, or a share of the work,
-if that is longer. An interval that misses the cost by more is wrong (`nearly` in lab.toml), and
-pauses that are too rare to disturb SHARE of short calls can lengthen every batch of them. So the
-host's clock stands still for as long as the device was held up, or the host learned late that it
-was done.
+"""For how long the host may lose its core before it waits for the device: seconds, or a share of
+the work, if that is longer. The device may have run out of work meanwhile.
 """
 LAUNCH_S = {"cpu": (1e-5, 2e-5), "cuda": (5e-6, 1e-5)}
 """From and to, as of `Scale`. On a GPU a real launch in the device's process follows, of another 10
@@ -61,7 +58,8 @@ def device_class(emulator: Any) -> type:
         The host's time stands still while the learner's process computes and the device has nothing
         to do, and while the device's notes are taken: every window would otherwise include messages
         between processes, and what the judge writes down. And it does while other programs hold up
-        a wait.
+        the device, or keep the host from learning that it is done: pauses too rare to disturb SHARE
+        of short calls lengthen every batch of them by more than an interval may miss.
         """
 
         def __init__(
@@ -77,7 +75,7 @@ def device_class(emulator: Any) -> type:
             self.bench, self._real, self._computed_s = bench, clock, computed
             bench.report()  # of what the previous benchmark left
             self._began_s = self._stood_still_s = clock()
-            self._queued_events: list[int | None] = []
+            self._sent: list[tuple[int | None, float]] = []
             self._reports: list[Report] = []
             self._lengthened: list[bool] = []
             self._asleep_s = self._held_up_s = 0.0
@@ -119,33 +117,33 @@ def device_class(emulator: Any) -> type:
         def _wait(self) -> None:
             before_s, since_s = max(0.0, self._off_core_s() - self._asleep_s), self._real()
             report = self.bench.report()
-            held_up_s = _held_up(report)
+            events = [event for event, _ in self._sent]
+            held_up_s = _held_up(report, np.array([sent_s for _, sent_s in self._sent]))
+            ends_s = report[:, 2] - held_up_s
             if len(report):
-                most_s = max(LONGER_S, LONGER * report[:, 0].sum())
-                late_s = self.bench.done_s - max(since_s, report[-1, 2] - held_up_s[-1])
-                if late_s > most_s:
-                    self._stood_still_s += late_s
+                self._stood_still_s += max(0.0, self.bench.done_s - max(since_s, ends_s[-1]))
                 # What the host lost before may have kept the device waiting, or may not.
+                most_s = max(LONGER_S, LONGER * report[:, 0].sum())
                 self._lengthened.append(bool(before_s > most_s))
-            ends_s = report[:, 2] - held_up_s - self._began_s - self._held_up_s
-            for event, end_s in zip(self._queued_events, ends_s.tolist(), strict=True):
+            ends_s -= self._began_s + self._held_up_s
+            for event, end_s in zip(events, ends_s.tolist(), strict=True):
                 if event is not None:
                     self.events[event] = end_s
             self._held_up_s += float(held_up_s[-1]) if len(report) else 0.0
-            self._queued_events.clear()
+            self._sent.clear()
             self._reports.append(report)
             self._asleep_s = self._off_core_s()
             self._stood_still_s += self._real() - self.bench.done_s
             super()._wait()
 
         def _run(self, seconds: float) -> None:
-            self._queued_events.append(None)
+            self._sent.append((None, self._real()))
             self.bench.work(seconds)
 
         def _mark(self, event: int) -> None:
             self.events.pop(event, None)
             self._queue(0.0)
-            self._queued_events.append(event)
+            self._sent.append((event, self._real()))
             self.bench.work(0.0)
 
         def _reached(self, event: int) -> bool:
@@ -154,10 +152,13 @@ def device_class(emulator: Any) -> type:
     return Device
 
 
-def _held_up(report: Report) -> Report:
-    """Return how long other programs had held up the device when each piece of work ended, in
-    seconds since the first began.
+def _held_up(report: Report, sent_s: Report) -> Report:
+    """Return for how long other programs had held up the device when each piece of work ended, in
+    seconds since the first began. `sent_s`: when the host had queued each.
     """
-    over_s = report[:, 2] - report[:, 1] - report[:, 0]
-    # A piece that ends less late is made up for by the next.
-    return np.cumsum(np.where(over_s > HELD_S, over_s, 0.0))
+    due_s = report[:, 0] + report[:, 1]
+    free_s = np.append(-np.inf, due_s)[:-1]
+    late_s = report[:, 1] - np.maximum(free_s, sent_s)
+    # A device that waited for the host takes a moment to begin.
+    late_s[(sent_s > free_s) & (late_s <= HELD_S)] = 0.0
+    return np.cumsum(late_s) + report[:, 2] - due_s

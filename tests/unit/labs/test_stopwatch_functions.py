@@ -158,7 +158,8 @@ def hold_up(bench, seconds):
     bench.report = late
 
 
-def test_the_clock_stands_still_for_as_long_as_a_wait_is_held_up(machine, bench):
+@pytest.mark.parametrize("held_up_s", [5e-5, 1e-3])
+def test_the_clock_stands_still_for_as_long_as_a_wait_is_held_up(machine, bench, held_up_s):
     machine, trial = machine
 
     def timed():
@@ -168,18 +169,31 @@ def test_the_clock_stands_still_for_as_long_as_a_wait_is_held_up(machine, bench)
         return machine.perf_counter() - before
 
     undisturbed = [timed() for _ in range(100)][-1]  # the clocks are up by then
-    hold_up(bench, 1e-3)
+    hold_up(bench, held_up_s)
     assert [timed() for _ in range(20)] == pytest.approx([undisturbed] * 20, abs=1e-5)
     assert not trial.device.disturbed
 
 
-def test_pauses_that_few_calls_meet_but_every_batch_does_are_in_no_time(machine, bench):
+def stretch(bench):
+    """Have a piece take twice its time."""
+    bench.notes[-1] = (bench.notes[-1][0], bench.notes[-1][1], bench.notes[-1][2] + 5e-4)
+    bench.free_s += 5e-4
+
+
+def pause(bench):
+    """Have the next piece begin late, though the last one ended when it should."""
+    bench.free_s += 4e-5
+
+
+@pytest.mark.parametrize("disturb", [stretch, pause])
+def test_pauses_that_few_calls_meet_but_every_batch_does_are_in_no_time(machine, bench, disturb):
     machine, trial = machine
     x, run = machine.make_input(), bench.work
 
     def work(seconds):
-        bench.stretch = 2.0 if next(number) % 25 == 0 else 1.0
         run(seconds)
+        if next(number) % 25 == 0:
+            disturb(bench)
 
     def timed():
         start, end, before = machine.event(), machine.event(), machine.perf_counter()
