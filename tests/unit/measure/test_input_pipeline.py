@@ -147,6 +147,54 @@ def test_the_wait_and_the_whole_run_too_are_decided_only_where_they_hold_at_eith
     assert graded(run_of(stalled), drift=1.01)["useful-utilisation"] is False
 
 
+def attempt(every_ms, loader_s, loader_after_s):
+    return check.Attempt(run_of(every_ms), loader_s, loader_after_s, STEP_S, STEP_S, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("every_ms", "after_s", "again"),
+    [
+        (105.0, 1.0, False),  # 95%, and the target is 80%
+        (105.0, 0.97, False),
+        (105.0, 0.8, True),  # 76% for a machine that is so much faster
+        (150.0, 1.05, False),  # 67%, or 70%
+        (150.0, 1.3, True),
+        (250.0, 1.5, False),  # far off at any speed
+    ],
+)
+def test_a_check_that_only_the_machine_s_speed_leaves_open_is_made_again(every_ms, after_s, again):
+    assert attempt([every_ms] * 96, 1.0, after_s).open_for_drift(context()) is again
+
+
+@pytest.mark.parametrize(
+    ("speeds", "measured"),
+    [((1.0,), 1), ((0.7, 1.0), 2), ((0.7, 0.7, 0.7), 3)],
+    ids=["steady", "once faster", "ever faster"],
+)
+def test_the_next_attempt_is_at_the_speed_that_the_machine_has_now(monkeypatch, speeds, measured):
+    loaders_s, changes = [], iter(speeds)
+
+    def measure_at(_context, _judge, loader_s):
+        loaders_s.append(loader_s)
+        return attempt([105.0] * 96, loader_s, loader_s * next(changes))
+
+    monkeypatch.setattr(check, "measure_at", measure_at)
+    monkeypatch.setattr(check, "calibrate", lambda *_: 0.01)
+    monkeypatch.setattr(check, "check_kept", lambda *_: (None, 1))
+    monkeypatch.setattr(check, "check_batches", lambda *_: (None, 1))
+    checked = context()
+    checked.judge, checked.progress = Mock, lambda *_: None
+    specs = {
+        id_: CriterionSpec(id_, "correctness", "") for id_ in ("every-sample-once", "right-samples")
+    }
+    checked.required = {**specs, **{spec.id: spec for spec in SPECS}}.__getitem__
+    found = check.measure(checked)
+    assert len(loaders_s) == measured
+    assert loaders_s == pytest.approx([0.01 * np.prod(speeds[:at]) for at in range(measured)])
+    useful = next(result for result in found.results if result.id == "useful-utilisation")
+    assert useful.holds is (True if speeds[-1] == 1.0 else None)
+
+
 @pytest.mark.parametrize("drift", [0.5, 0.9, 1.1, 2.0])
 def test_the_figures_shown_are_those_of_the_speed_before(drift):
     def values(drift):
