@@ -20,6 +20,7 @@ import pytest
 from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import (
     COUNT_WORK,
@@ -326,6 +327,47 @@ def test_the_shipped_script_is_on_its_device_once_and_then_on_the_host(monkeypat
     ]
     assert [each[1:] for each in begun if each[0] == "learner"] == [(5, TRAIN), (6, TRAIN)]
     assert pairs[1][1] == replace(on_host, figures=SHIPPED.figures)
+
+
+@pytest.mark.parametrize(
+    ("reason", "again", "raised", "trainings"),
+    [
+        ("wrong output", "wrong output", LearnerFault, 2),
+        ("wrong output", None, VerifierFault, 2),
+        ("crashed", None, LearnerFault, 1),
+    ],
+)
+def test_a_fault_that_does_not_recur_is_nobody_s(
+    monkeypatch, reason, again, raised, trainings
+) -> None:
+    """A right script was FAIL once, for a NaN in the second of its trainings that came up in none
+    of 200 others.
+    """
+    begun, ends = [], iter([reason, again])
+
+    class Worker:
+        def begin(self, seed: int, secret: int) -> None:
+            begun.append((seed, secret))
+
+        def end(self) -> Training:
+            if (wrong := next(ends)) is not None:
+                raise LearnerFault(wrong, "A report's max_grad_norm is nan.")
+            return SHIPPED
+
+    reference = SimpleNamespace(begin=lambda *_: None, end=lambda: SHIPPED)
+    monkeypatch.setattr(session, "engine_processes", lambda count: nullcontext((None,) * count))
+    monkeypatch.setattr(
+        session,
+        "modelled_worker",
+        lambda _, role, *__: nullcontext(Worker() if role == "learner" else reference),
+    )
+    context = SimpleNamespace(
+        pristine=Path, submission=Path(), progress=lambda *_: None, rng=Random(0)
+    )
+    with pytest.raises(raised, match="max_grad_norm is nan"):
+        list(session.train_both(context, [5, 6]))
+    assert len(begun) == trainings
+    assert len(set(begun)) == 1, "the same data and the same start"
 
 
 def test_made_up_figures_are_complete() -> None:

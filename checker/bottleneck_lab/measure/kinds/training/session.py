@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
 from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.training import TRAIN, TRAIN_ON_HOST, TrainingSettings
 from bottleneck_lab.measure.kinds.training.judging import Reports
 from bottleneck_lab.measure.virtual_gpu.books import Figures
@@ -146,13 +147,37 @@ def train_both(
             else:
                 began = reference.session.hand_over([seed, TRAIN_ON_HOST, secret])
             learner.begin(seed, secret)
-            yours = learner.end()  # its limits are watched while it is waited for
+            try:
+                yours = learner.end()  # its limits are watched while it is waited for
+            except LearnerFault as fault:
+                if fault.reason == "wrong output":
+                    refuse_chance(context, fault, seed, secret)
+                raise
             if theirs is None:
                 theirs = reference.end()
             else:
                 on_host = collect_training(reference.session, began)
                 theirs = replace(on_host, figures=theirs.figures)
             yield yours, theirs
+
+
+def refuse_chance(
+    context: Context[TrainingSettings], fault: LearnerFault, seed: int, secret: int
+) -> None:
+    """Raise VerifierFault if the training of the submission that ended with this fault goes right
+    when the same is made again: its clock is modelled, and its data and its start are the same.
+    """
+    with (
+        engine_processes(1) as (engine,),
+        modelled_worker(context, "learner", context.submission, engine) as worker,
+        suppress(LearnerFault),
+    ):
+        worker.begin(seed, secret)
+        worker.end()
+        raise VerifierFault(
+            f"A training went wrong once, and right when the same was made again: {fault.detail}",
+            "Check again. If your script leaves nothing to chance, report it with this verdict.",
+        )
 
 
 @dataclass
