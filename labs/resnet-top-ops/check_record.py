@@ -18,27 +18,20 @@ def mark(_model, _images, scores):
 
 def load(device):
     """A function that gives the bytes of the trace, none where `record` wrote none; how often
-    `record` ran the model before the first run that it recorded; and the names of what was altered
-    in those that it recorded.
+    `record` ran the model before the runs that it recorded; and the names of what was altered in
+    these.
     """
-    model, runs, altered = workload.network(device), [], set()
+    model = workload.network(device)
+    runs = workload.Runs(model)
     model.register_forward_hook(mark)
-
-    def look(_layer, inputs, _output):
-        runs.append(torch.autograd._profiler_enabled())
-        if runs[-1]:
-            altered.update(workload.altered(model, *inputs))
-
-    model.conv1.register_forward_hook(look)
 
     def capture(pixels, passes):
         runs.clear()
-        altered.clear()
         trace = Path(workload.TRACE).absolute()
         trace.unlink(missing_ok=True)
         record(model, workload.images_from(pixels, device), passes, trace)
         written = trace.read_bytes() if trace.is_file() else b""
-        warm_ups = runs.index(True) if True in runs else 0
-        return np.frombuffer(written, dtype=np.uint8), warm_ups, " ".join(sorted(altered))
+        warm_ups = runs.before(passes)
+        return np.frombuffer(written, dtype=np.uint8), warm_ups, " ".join(sorted(runs.altered))
 
     return capture

@@ -56,6 +56,42 @@ def altered(model, images):
     return [name for name, applies in checks.items() if applies]
 
 
+class Runs:
+    """The runs of a model that a script makes, from its first layer to its last."""
+
+    def __init__(self, model):
+        self._model, self._begun = model, False
+        self.recorded, self.altered = [], set()
+        """Of each run, if a profiler recorded it; what was altered in those that one did."""
+        model.conv1.register_forward_hook(self._begin)
+        model.fc.register_forward_hook(self._end)
+
+    def _begin(self, _layer, inputs, _output):
+        self._begun = True
+        if torch.autograd._profiler_enabled():
+            self.altered.update(altered(self._model, *inputs))
+
+    def _end(self, *_):
+        if self._begun:
+            self.recorded.append(torch.autograd._profiler_enabled())
+        self._begun = False
+
+    def clear(self):
+        """Forget the runs so far."""
+        self.recorded.clear()
+        self.altered.clear()
+
+    def before(self, passes):
+        """How many runs came before the last `passes` that were recorded one after another: a
+        profiler whose recording is thrown away may have seen them, too.
+        """
+        backwards = self.recorded[::-1]
+        if True not in backwards:
+            return len(backwards)
+        row = backwards[backwards.index(True) :]
+        return len(row) - min(passes, (*row, False).index(False))
+
+
 def main(record):
     """Record the trace of PASSES forward passes on photographs of the data set."""
     parser = argparse.ArgumentParser()
@@ -70,19 +106,17 @@ def main(record):
     images = images_from(photographs(options.photos, BATCH[options.device]), options.device)
     trace = Path(TRACE).absolute()
     trace.unlink(missing_ok=True)
-    model, runs = network(options.device), []
+    model = network(options.device)
+    runs = Runs(model)
 
-    def count(_layer, inputs, _output):
-        is_recorded = torch.autograd._profiler_enabled()
-        if is_recorded and True not in runs:
-            torch.autograd._add_metadata_json("runs_before", str(len(runs)))
-            torch.autograd._add_metadata_json("altered", json.dumps(altered(model, *inputs)))
-        runs.append(is_recorded)
+    def note(*_):
+        if runs.recorded[-1]:  # the trace keeps what is noted last
+            torch.autograd._add_metadata_json("runs_before", str(runs.before(PASSES)))
+            torch.autograd._add_metadata_json("altered", json.dumps(sorted(runs.altered)))
 
-    model.conv1.register_forward_hook(count)
+    model.register_forward_hook(note)
     record(model, images, PASSES, trace)
-    before = runs.index(True) if True in runs else len(runs)
     print(
-        f"{PASSES} passes of {len(images)} photographs on {options.device}, after {before} that"
-        f" were not recorded: {TRACE if trace.exists() else 'no trace'}"
+        f"{PASSES} passes of {len(images)} photographs on {options.device}, after"
+        f" {runs.before(PASSES)} that were not recorded: {TRACE if trace.exists() else 'no trace'}"
     )

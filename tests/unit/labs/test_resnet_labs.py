@@ -419,7 +419,7 @@ def check_of(monkeypatch, tmp_path, torch):
     torch.set_num_threads(1)
 
     def check(record):
-        layers = {"conv1": torch.nn.Conv2d(3, 2, 1), "end": torch.nn.Flatten()}
+        layers = {"conv1": torch.nn.Conv2d(3, 2, 1), "fc": torch.nn.Flatten()}
         workload.network = lambda device: torch.nn.Sequential(OrderedDict(layers)).eval()
         monkeypatch.setitem(sys.modules, "profile_resnet", types.SimpleNamespace(record=record))
         check_record = load_file(TOP_OPS / "check_record.py", "resnet_top_ops_check_record")
@@ -431,11 +431,11 @@ def check_of(monkeypatch, tmp_path, torch):
     torch.set_num_threads(threads)
 
 
-def record_after(torch, before=0, after=0, alter=lambda model, images: images):
+def record_after(torch, before=0, after=0, alter=lambda model, images: images, part=""):
     def record(model, images, passes, trace):
         images = alter(model, images)
         for _ in range(before):
-            model(images)
+            model.get_submodule(part)(images)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             for _ in range(passes):
                 model(images)
@@ -449,6 +449,33 @@ def record_after(torch, before=0, after=0, alter=lambda model, images: images):
 @pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2)])
 def test_a_check_counts_the_runs_before_the_first_recorded_one(check_of, torch, before, after):
     assert check_of(record_after(torch, before, after)) == (before, "")
+
+
+def test_runs_of_a_part_of_the_model_do_not_count(check_of, torch):
+    assert check_of(record_after(torch, before=2, part="conv1")) == (0, "")
+
+
+def test_runs_in_a_recording_that_is_thrown_away_count(check_of, torch):
+    def rehearse(model, images):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            model(images)
+            model(images)
+        return images
+
+    assert check_of(record_after(torch, alter=rehearse)) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "before"),
+    [("", 0), ("..", 2), ("..RRR", 2), ("..RR", 2), ("..RRRR", 3), ("R..RRR..", 3), ("RRR", 0)],
+)
+def test_the_runs_before_the_recorded_ones(check_of, torch, recorded, before):
+    workload = sys.modules["workload"]
+    runs = workload.Runs(
+        torch.nn.ModuleDict({"conv1": torch.nn.Flatten(), "fc": torch.nn.Flatten()})
+    )
+    runs.recorded = [each == "R" for each in recorded]
+    assert runs.before(3) == before
 
 
 def test_a_check_names_what_a_script_alters(check_of, torch):
