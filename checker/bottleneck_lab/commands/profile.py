@@ -55,6 +55,7 @@ from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import (
+    keep_code,
     locked_folder,
     make_capture,
     new_folder,
@@ -417,6 +418,7 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
     def fill(out: Path) -> None:
         with progress() as show:
             profile_workload(workload, tool, out, show)
+        keep_code(lab, workspace.root, out)
 
     with workspace.working("lab profile", wait=not no_wait, on_wait=waiting):
         return make_capture(workspace, tool, fill)

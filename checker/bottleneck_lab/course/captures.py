@@ -34,6 +34,7 @@ from bottleneck_lab.report.words import format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import (
+    CODE,
     capture_number,
     capture_of,
     code_captured,
@@ -134,7 +135,7 @@ def code_of(folder: Path, summary: Summary) -> dict[str, str]:
     workspace = workspace_above(folder.absolute())
     if workspace is None or not (folder / "capture.json").is_file():
         return {}
-    return source_lines(summary, workspace, code_captured(folder))
+    return source_lines(summary, workspace, folder)
 
 
 def is_of_memory(folder: Path) -> bool:
@@ -151,13 +152,14 @@ def measures_others(folder: Path) -> bool:
     return workspace is not None and workspace.lab.spec.measure == "benchmark"
 
 
-def source_lines(summary: Summary, workspace: Workspace, captured: str) -> dict[str, str]:
-    """Return the source of the lines that a summary names, by their names. Files may have been
-    edited since: the lines are of the version whose hash is `captured`, if it is still there, be it
-    in the workspace, as shipped or in a check.
+def source_lines(summary: Summary, workspace: Workspace, capture: Path) -> dict[str, str]:
+    """Return the source of the lines that the summary of a capture names, by their names. Files may
+    have been edited since: the lines are of the version that was captured, if it is still there, be
+    it with the capture, in the workspace, as shipped or in a check.
     """
-    lab = workspace.lab
-    folders = [workspace.root, lab.path, *(a.submission for a in load_attempts(workspace)[::-1])]
+    lab, captured = workspace.lab, code_captured(capture)
+    checked = (each.submission for each in load_attempts(workspace)[::-1])
+    folders = [capture / CODE, workspace.root, lab.path, *checked]
     version = next((each for each in folders if lab.code_hash(each) == captured), None)
     if version is None:
         return {}

@@ -19,6 +19,9 @@ from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, rea
 if sys.platform != "win32":  # where no captures are made
     import fcntl
 
+CODE = "code"
+"""The folder of a capture in which the files are that it is of."""
+
 
 def make_capture(workspace: Workspace, tool: str, fill: Callable[[Path], object]) -> Path:
     """Let `fill` write a capture into an empty folder, then publish that as `captures/NNNN-<tool>`.
@@ -126,6 +129,16 @@ def capture_of(workspace: Workspace, code: str) -> Path | None:
 def capture_number(capture: Path) -> int:
     """Return the number by which a capture of a workspace is called."""
     return int(capture.name.split("-")[0])
+
+
+def keep_code(lab: Lab, root: Path, capture: Path) -> None:
+    """Keep the editable files of `root` with a capture of them: a report shows the source of its
+    lines however they are edited later.
+    """
+    for name, file in lab.code_files(root).items():
+        kept = capture / CODE / name
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(file.read_bytes())
 
 
 def code_captured(capture: Path) -> str:
