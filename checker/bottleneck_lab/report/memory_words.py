@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.holders import Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
@@ -10,6 +12,9 @@ from bottleneck_lab.wording import counted
 
 UNEVEN = 0.5
 """Levels after steps that differ by this part of the peak are worth a sentence."""
+
+SMALL = 0.01
+"""What is less than this part of the peak is not worth a sentence."""
 
 COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
 _UNKNOWN_LINE = "not recorded"
@@ -86,6 +91,32 @@ def describe_growth(use: MemoryUse) -> str:
     return words.format_bytes(max(use.growth_bytes_per_step, 0))
 
 
+def describe_sum_of_growth(use: MemoryUse) -> str:
+    """Return what the steps have added by the last one, which has left nothing behind yet, and by
+    how much memory falls in between, where no sentence of its own says so.
+    """
+    before = use.steps - 1
+    added = words.format_bytes(use.growth_bytes_per_step * before)
+    added += f" in the {before:,} before the last"
+    if not use.period_steps or describe_late_freeing(use):
+        return added
+    fall = words.format_bytes(use.fall_bytes)
+    return f"{added}, though it falls by up to {fall} after every {use.period_steps} steps"
+
+
+def describe_before(use: MemoryUse) -> str:
+    """Return what was allocated at the peak besides what the lines have allocated since the capture
+    began; empty if that is little.
+    """
+    before = use.peak_bytes - sum(row.peak_bytes for row in use.holders)
+    if before < SMALL * use.peak_bytes:
+        return ""
+    return (
+        f"The rest of the peak, {words.format_bytes(before)}, was allocated before the capture or"
+        " by lines that are not listed."
+    )
+
+
 def describe_refusal(refusal: FailedAllocation) -> str:
     """Return an allocation that failed."""
     return (
@@ -107,11 +138,14 @@ def holder_cells(row: Holder) -> list[str]:
     where = row.freed_at
     if where == _UNKNOWN_LINE:
         where = "a line that was not recorded"
-    freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, by {where}"
+    freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, most at {where}"
     if not row.allocated:
         freed = "allocated before the recording"
     elif not row.freed_at:
         freed = f"none of {row.allocated:,} blocks"
+    if row.blocks:
+        sizes = words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)
+        freed += f"; those that stay have {' to '.join(dict.fromkeys(sizes))}"
     return [
         row.line,
         words.format_bytes(row.held_bytes),
@@ -119,4 +153,23 @@ def holder_cells(row: Holder) -> list[str]:
         words.format_bytes(row.peak_bytes),
         growth,
         freed,
+    ]
+
+
+def holder_rows(rows: Sequence[Holder]) -> list[list[str]]:
+    """Return the table of these lines, and what they come to where they are several."""
+    table = [holder_cells(row) for row in rows]
+    return [*table, total_cells(rows)] if len(rows) > 1 else table
+
+
+def total_cells(rows: Sequence[Holder]) -> list[str]:
+    """Return what all lines come to, in the order of COLUMNS."""
+    growing = [row.growth_bytes_per_step for row in rows if row.grows]
+    return [
+        "all of these",
+        words.format_bytes(sum(row.held_bytes for row in rows)),
+        f"{sum(row.blocks for row in rows):,}",
+        words.format_bytes(sum(row.peak_bytes for row in rows)),
+        f"+{words.format_bytes(sum(growing))} per step" if sum(growing) else "",
+        "",
     ]

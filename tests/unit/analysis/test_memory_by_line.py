@@ -27,7 +27,9 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
     describe_growth,
     describe_late_freeing,
+    describe_sum_of_growth,
     holder_cells,
+    holder_rows,
 )
 from bottleneck_lab.trace.merging import merge_ranks
 from bottleneck_lab.trace.names import LINES_OF
@@ -166,13 +168,18 @@ def keeps_in_line_9() -> list[dict[str, object]]:
     return events
 
 
+def traced(folder: Path, events: list[dict[str, object]]) -> Path:
+    """A trace of these events."""
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    return path
+
+
 def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> None:
     """As `lab profile --stack` records them: the line is that of the moment before, since an
     allocation may be recorded when its operator ends.
     """
-    events = keeps_in_line_9()
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    path = traced(tmp_path, keeps_in_line_9())
     rows = {
         row.line: (row.held_bytes, row.growth_bytes_per_step, row.grows)
         for row in on_the_host(path).holders
@@ -193,9 +200,7 @@ def test_what_a_program_lets_go_of_at_its_end_has_grown_all_the_same(tmp_path: P
         args = {"Bytes": -KEPT, "Addr": begin + 1, "Device Id": 0, "Device Type": 1}
         row = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 589}
         events.append(row | {"args": args})
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
-    largest = on_the_host(path).holders[0]
+    largest = on_the_host(traced(tmp_path, events)).holders[0]
     assert (largest.line, largest.held_bytes) == ("train.py(9): train", 4 * KEPT)
     assert (largest.growth_bytes_per_step, largest.grows) == (KEPT, True)
 
@@ -230,6 +235,27 @@ def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
     assert describe_growth(even) == "21.0 KiB"
     assert "and falls by up to 4.4 MiB" in describe_late_freeing(even)
     assert not describe_late_freeing(replace(even, fall_bytes=1 << 20))
+
+
+def test_what_the_steps_add_is_summed_up_to_the_last(tmp_path: Path) -> None:
+    use = replace(
+        on_the_host(traced(tmp_path, keeps_in_line_9())), fall_bytes=1 << 19, period_steps=2
+    )
+    assert describe_sum_of_growth(use) == (
+        "4.0 MiB in the 4 before the last, though it falls by up to 512.0 KiB after every 2 steps"
+    )
+    assert "falls" not in describe_sum_of_growth(replace(use, period_steps=0))
+    assert "falls" not in describe_sum_of_growth(replace(use, fall_bytes=use.peak_bytes))
+
+
+def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
+    holders = on_the_host(traced(tmp_path, keeps_in_line_9())).holders
+    first, second, total = holder_rows(holders)
+    assert first[1:5] == ["5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step"]
+    assert first[5] == "none of 5 blocks; those that stay have 1.0 MiB"
+    assert second[1:5] == ["0 B", "0", "512 B", ""]
+    assert total == ["all of these", "5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step", ""]
+    assert holder_rows(holders[:1]) == [first]
 
 
 def test_growth_that_cannot_be_told_is_no_finding() -> None:
@@ -292,9 +318,7 @@ def test_what_is_freed_only_steps_later_is_a_finding_with_its_size_and_lines() -
 
 
 def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": keeps_in_line_9()}), encoding="utf-8")
-    use = on_the_host(path)
+    use = on_the_host(traced(tmp_path, keeps_in_line_9()))
     assert (use.fall_bytes, use.rise_bytes) == (0, 2 * KEPT)
 
 

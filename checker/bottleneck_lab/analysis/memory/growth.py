@@ -206,13 +206,15 @@ def _holders(
         ],
         dtype=np.int32,
     )
-    end = int(steps[-1]) + 1 if len(steps) else len(rows)
+    end = int(steps[-1]) if len(steps) else len(rows) - 1
+    until = max(end, peak) + 1
+    actions = np.where(rows.bytes > 0, Action.ALLOC, Action.FREE_COMPLETED).astype(np.int8)
     events = AllocatorEvents(
-        action=np.where(rows.bytes > 0, Action.ALLOC, Action.FREE_COMPLETED).astype(np.int8)[:end],
-        time_us=rows.start[:end] // 1000,
-        address=rows.address[:end],
-        bytes=np.abs(rows.bytes[:end]),
-        stack=line[:end],
+        action=actions[:until],
+        time_us=rows.start[:until] // 1000,
+        address=rows.address[:until],
+        bytes=np.abs(rows.bytes[:until]),
+        stack=line[:until],
     )
     lives = Lifetimes(events, [], list(numbers), np.arange(len(numbers), dtype=np.int32))
-    return find_holders(lives, peak, steps, period)
+    return find_holders(lives, peak, steps, end, period)

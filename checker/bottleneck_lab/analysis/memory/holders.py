@@ -28,7 +28,7 @@ class Holder(msgspec.Struct, frozen=True):
     were recorded (else 0). `grows`: nearly every moment showed more than the one before.
     `fall_bytes`: the most by which it fell between the ends of steps, where steps were recorded.
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
-    freed most of them.
+    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held.
     """
 
     line: str
@@ -42,6 +42,8 @@ class Holder(msgspec.Struct, frozen=True):
     freed_share: float
     freed_at: str
     fall_bytes: int = 0
+    smallest_bytes: int = 0
+    largest_bytes: int = 0
 
 
 class Lifetimes:
@@ -87,12 +89,13 @@ class Lifetimes:
         held = np.bincount(self.line[there], self.bytes[there], minlength=len(self.lines))
         return held.astype(np.int64)
 
-    def recorded(self, line: int) -> tuple[int, Ints]:
-        """Return how many blocks a line was recorded to allocate, and of each that was freed the
-        line that freed it.
+    def recorded(self, line: int, row: int) -> tuple[int, Ints]:
+        """Return how many blocks a line was recorded to allocate until an event, and of each that
+        was freed until then the line that freed it.
         """
-        own = self.line[: len(self.freed)] == line
-        return int(own.sum()), self.freed_by[own & self.freed]
+        known = len(self.freed)
+        own = (self.line[:known] == line) & (self.begin[:known] <= row)
+        return int(own.sum()), self.freed_by[own & self.freed & (self.end[:known] <= row)]
 
 
 def _earlier(
@@ -109,31 +112,34 @@ def _earlier(
     return np.array(held, dtype=np.int64).reshape(-1, 2)
 
 
-def find_holders(lives: Lifetimes, peak: int, steps: Ints, period: int = 0) -> list[Holder]:
-    """Return the lines that hold anything at the end or after the event `peak`, the largest first;
+def find_holders(
+    lives: Lifetimes, peak: int, steps: Ints, end: int, period: int = 0
+) -> list[Holder]:
+    """Return the lines that hold anything after the event `end` or `peak`, the largest first;
     `steps` are the events between steps. Memory falls in every step that is a multiple of `period`,
     if it is one: growth is then that between steps so far apart.
     """
     by_step = len(steps) >= FEWEST_STEPS
-    end = lives.events - 1
     moments = steps if by_step else np.linspace(0, max(end, 0), 4 * MOMENTS).astype(np.int64)
     # Start-up is over after the first quarter of the time: what grows from there on keeps growing.
     first, last = len(moments) // 4, len(moments) - 1
     chosen = moments[np.unique(np.linspace(first, last, MOMENTS).astype(np.int64))]
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
-    held, at_peak = lives.held_after(end), lives.held_after(min(peak, end))
+    held, at_peak = lives.held_after(end), lives.held_after(peak)
     falls = (np.maximum.accumulate(over_time) - over_time).max(axis=0)
     if by_step and 0 < period <= last - first:
         first = last - (last - first) // period * period
         alike = moments[first : last + 1 : period]
         over_time = np.array([lives.held_after(row) for row in alike.tolist()])
     rising, growth = (np.diff(over_time, axis=0) > 0).mean(axis=0), held - over_time[0]
-    blocks = np.bincount(lives.line[lives.end > end], minlength=len(lives.lines))
+    there = (lives.begin <= end) & (lives.end > end)
+    blocks = np.bincount(lives.line[there], minlength=len(lives.lines))
     holders = []
     for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
         if not held[i] and not at_peak[i]:
             continue
-        allocated, freed_by = lives.recorded(i)
+        allocated, freed_by = lives.recorded(i, end)
+        sizes = lives.bytes[there & (lives.line == i)]
         holders.append(
             Holder(
                 line=lives.lines[i],
@@ -147,6 +153,8 @@ def find_holders(lives: Lifetimes, peak: int, steps: Ints, period: int = 0) -> l
                 freed_share=len(freed_by) / allocated if allocated else 0.0,
                 freed_at=lives.lines[np.bincount(freed_by).argmax()] if len(freed_by) else "",
                 fall_bytes=int(falls[i]) if by_step else 0,
+                smallest_bytes=int(sizes.min()) if len(sizes) else 0,
+                largest_bytes=int(sizes.max()) if len(sizes) else 0,
             )
         )
     return holders

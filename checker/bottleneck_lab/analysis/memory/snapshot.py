@@ -102,7 +102,7 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP),
         sum(segment.bytes for segment in segments),
     )
-    steps = _steps(snapshot, device, events)
+    steps, last = _steps(snapshot, device, events), len(events) - 1
     return DeviceMemory(
         device=device,
         held_bytes=sum(block.bytes for block in held),
@@ -118,7 +118,7 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         reserved_levels_bytes=_highest(reserved),
         steps=max(0, len(steps) - 1),
         growth_bytes_per_step=growth_a_step(level[steps]),
-        holders=find_holders(lives, int(level.argmax()), steps),
+        holders=find_holders(lives, min(int(level.argmax()), last), steps, last),
         refusals=[
             FailedAllocation(
                 line=lines[of_stack[events.stack[row]]],

@@ -29,8 +29,10 @@ from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.report.memory_words import (
     changes_between_steps,
+    describe_before,
     describe_growth,
     describe_late_freeing,
+    describe_sum_of_growth,
 )
 from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
@@ -130,7 +132,7 @@ def print_memory(
         if use.hides_growth:
             grown = "; how much more each step, this capture cannot tell"
         elif use.growth_bytes_per_step > 0:
-            grown = f"; {describe_growth(use)} more each step"
+            grown = f"; {describe_growth(use)} more each step, {describe_sum_of_growth(use)}"
         level = f"{first} at the start, {peak} at the peak{grown}."
         listed = tuple(use.holders)
         if not steady and not changes_between_steps(use):
@@ -155,6 +157,7 @@ def print_memory(
                 TOP,
                 summary.code,
             )
+            sheet.line(describe_before(use), indent=1)
 
 
 def print_workers(sheet: Sheet, summary: Summary) -> None:

@@ -11,11 +11,16 @@ from rich.text import Text
 from bottleneck_lab.analysis.memory.holders import Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.report.console.terminal import Sheet
-from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
+from bottleneck_lab.report.memory_words import (
+    describe_levels,
+    describe_refusal,
+    holder_cells,
+    total_cells,
+)
 from bottleneck_lab.wording import counted
 
 ROWS = 12
-_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 28, 11, 7, 12, 20
+_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 27, 11, 9, 12, 20
 
 
 def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
@@ -62,21 +67,19 @@ def print_holders(
 ) -> None:
     """Print the first `top` lines that hold memory, with their `code`; growing ones are bold."""
     sheet.heading(heading)
-    head = (
-        f"{'at the end':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
-    )
-    sheet.path(f"{'':{_LINE}}{head}", indent=1)
+
+    def write(cells: Sequence[str], style: str = "") -> None:
+        line, held, blocks, peak, growth, _ = cells
+        figures = f"{held:>{_HELD}}{blocks:>{_BLOCKS}}{peak:>{_PEAK}}{growth:>{_GROWTH}}"
+        name = sheet.fit_name(line, _LINE - 1)
+        sheet.write(Text(sheet.safe(f" {name:{_LINE}}{figures}"), style=style))
+
+    write(["", "at the end", "(blocks)", "at the peak", "growth", ""])
     for row in holders[:top]:
-        line, held, blocks, peak, growth, freed = holder_cells(row)
-        cells = f"{held:>{_HELD}}{blocks:>{_BLOCKS}}{peak:>{_PEAK}}{growth:>{_GROWTH}}"
-        sheet.write(
-            Text(
-                sheet.safe(f" {sheet.fit_name(line, _LINE - 1):{_LINE}}{cells}"),
-                style="bold" if row.grows else "",
-            )
-        )
+        cells = holder_cells(row)
+        write(cells, "bold" if row.grows else "")
         sheet.source(code.get(row.line, ""), indent=4)
-        sheet.line(f"freed again: {freed}", indent=4, style="dim")
+        sheet.line(f"freed again: {cells[-1]}", indent=4, style="dim")
     rest = len(holders) - top
     if rest > 0:
         sheet.line(
@@ -84,3 +87,5 @@ def print_holders(
             indent=1,
             style="dim",
         )
+    if len(holders) > 1:
+        write(total_cells(holders))

@@ -9,7 +9,7 @@ from bottleneck_lab.report.memory_words import (
     COLUMNS,
     describe_levels,
     describe_refusal,
-    holder_cells,
+    holder_rows,
 )
 from bottleneck_lab.report.page.charts import levels_chart
 from bottleneck_lab.report.page.markup import Section, table, tag
@@ -43,7 +43,7 @@ def memory_section(memories: Sequence[DeviceMemory]) -> Section | None:
                 levels_chart(memory),
                 table(
                     list(COLUMNS),
-                    [holder_cells(row) for row in memory.holders],
+                    holder_rows(memory.holders),
                     caption="Lines that hold memory",
                     numeric={1, 2, 3, 4},
                 ),

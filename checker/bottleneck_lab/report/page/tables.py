@@ -28,7 +28,7 @@ from bottleneck_lab.report.memory_words import (
     COLUMNS,
     describe_growth,
     describe_late_freeing,
-    holder_cells,
+    holder_rows,
 )
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
@@ -353,7 +353,7 @@ def memory_tables(summary: Summary) -> Markup | None:
     held = [
         _table(
             list(COLUMNS),
-            [[_line(summary, row.line, row.line), *holder_cells(row)[1:]] for row in use.holders],
+            [[_line(summary, name, name), *cells] for name, *cells in holder_rows(use.holders)],
             "Lines that allocated the memory held, in this capture:"
             f" {_device(summary, use.rank, use.device)}",
             numeric=range(1, 5),
