@@ -39,6 +39,14 @@ _LAUNCHES = """(SELECT rank, correlation, min(start), line, undoes FROM runtime
 """The call that launched each piece of a device's work: of a copy that is waited for, the wait has
 its number, too.
 """
+_STEPS = f"""(SELECT count(*) AS many FROM ranges JOIN counted
+                    ON counted.rank = ranges.rank AND ranges.start >= counted.start
+                      AND ranges.start < counted.host_end
+                  WHERE ranges.name != {_FOLDED}
+                  GROUP BY {_FOLDED}
+                  ORDER BY {_FOLDED} LIKE 'ProfilerStep%' DESC, many DESC LIMIT 1)"""
+"""How many steps there are, of all ranks together; no row without any."""
+_A_STEP = f"1.0 * count(*) / (SELECT many FROM {_STEPS}) AS a_step"
 _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
 
@@ -148,6 +156,46 @@ QUESTIONS = (
         """,
     ),
     Question(
+        "step",
+        "What does a step take on the host and on the device, part by part? (Means over all steps"
+        " and ranks. A step can take no less than the host's parts without its waits, or the"
+        " device's without its idle time.)",
+        f"""
+        WITH marked AS MATERIALIZED (
+            SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
+            FROM ranges JOIN counted ON counted.rank = ranges.rank
+              AND ranges.start >= counted.start AND ranges.start < counted.host_end
+            WHERE ranges.name LIKE 'enumerate(DataLoader)%' OR ranges.name LIKE '%(modelled)'
+            GROUP BY ranges.name),
+        waited AS MATERIALIZED (SELECT count(*) AS times, sum(duration) AS ns FROM waits),
+        worked AS MATERIALIZED (
+            SELECT CASE kind WHEN 'copy' THEN 'copying' WHEN 'kernel' THEN 'computing' ELSE kind
+                   END AS part, count(*) AS times, sum(duration) AS ns
+            FROM device JOIN counted ON counted.rank = device.rank
+              AND device.start >= counted.start AND device.start < counted."end"
+            WHERE kind != 'sync' GROUP BY kind),
+        parts AS (
+            SELECT 1 AS place, 'host' AS side, 'starting kernels and copies, and Python' AS part,
+                   (SELECT sum(times) FROM worked) AS times,
+                   (SELECT sum(host_end - start) FROM counted) - coalesce(ns, 0)
+                     - (SELECT coalesce(sum(ns), 0) FROM marked) AS ns FROM waited
+            UNION ALL SELECT 2, 'host', name, times, ns FROM marked
+            UNION ALL SELECT 3, 'host', 'waiting for the device', times, ns FROM waited WHERE times
+            UNION ALL SELECT 4, 'device', part, times, ns FROM worked
+            UNION ALL SELECT 5, 'device', 'idle', count(*), sum(duration) FROM idle)
+        SELECT side, part, 1.0 * times / many AS times, ns / 1e3 / times AS each_us,
+               ns / 1e6 / many AS ms_a_step
+        FROM (SELECT * FROM parts
+              UNION ALL
+              SELECT 2.5, 'host', 'all but waits', NULL, sum(ns) FROM parts WHERE place < 2.5
+              UNION ALL
+              SELECT 4.5, 'device', 'all but idle time', NULL, sum(ns) FROM parts WHERE place = 4)
+        JOIN {_STEPS} AS steps ORDER BY place, ns DESC
+        """,
+        most=30,
+        without="no steps are marked",
+    ),
+    Question(
         "ranges",
         "How long did each marked range take on the host, in the whole capture? (All steps are one"
         " row. A step in a report ends with its work on the device.)",
@@ -202,8 +250,8 @@ QUESTIONS = (
         "waits",
         "For what part of the wall time did the host wait for the device, and on which lines?"
         " (The profiler's own wait when it stops is left out.)",
-        """
-        SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+        f"""
+        SELECT line, name, count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(min(duration, counted."end" - waits.start))
                  / (SELECT sum(duration) FROM recorded) AS percent
         FROM waits JOIN counted ON counted.rank = waits.rank
@@ -276,11 +324,12 @@ QUESTIONS = (
     ),
     Question(
         "lines",
-        "Which lines or functions of Python took most time, where recorded? (Within the steps, else"
-        " in the whole capture. total_ms is with all that they call, once; lines on an emulated"
-        " device are without other lines. It is summed over so many processes, and percent is of"
-        " the mean one. device_ms is what a line itself launched, with backward_ms by its"
-        " backward.)",
+        "Which lines or functions of Python took most time, where recorded? (Within the"
+        " steps, if some are marked. Lines on an emulated device are without the lines that"
+        " they call, others with them. Of several processes, total_ms is the sum, and percent"
+        " is of the mean one. launches_a_step and device_ms, which is of all steps: the"
+        " kernels and copies that a line starts, and their time; those of a backward count for"
+        " the forward's line, or on an emulated device for the one that calls it.)",
         f"""
         WITH wall AS (SELECT rank, start, min(host_end, "end") AS until, "end" - start AS ns
                       FROM counted),
@@ -298,6 +347,7 @@ QUESTIONS = (
             WHERE kind = 'line' OR threads.tid NOT LIKE '{LINES_OF}%'),
         launched AS (
             SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
+                   {_A_STEP.replace("a_step", "launches_a_step")},
                    sum(device.duration) / 1e6 AS device_ms,
                    nullif(sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END), 0)
                      / 1e6 AS backward_ms
@@ -306,7 +356,7 @@ QUESTIONS = (
             JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
               AND device.start < counted.end
             WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
-        SELECT name, kind, times, processes, total_ms, shortest_ms, longest_ms,
+        SELECT name, kind, times, processes, total_ms, shortest_ms, longest_ms, launches_a_step,
                device_ms, backward_ms, percent
         FROM (SELECT name, kind, sum(times) AS times, count(*) AS processes,
                      sum(spent) / 1e6 AS total_ms,
@@ -327,14 +377,15 @@ QUESTIONS = (
         "line-operators",
         "Which operators does each line call, and how long do they take on the host? (Where exact"
         " lines were recorded; each operator with what it calls.)",
-        """
-        SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+        f"""
+        SELECT line, name, count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
                min(duration) / 1e3 AS shortest_us, max(duration) / 1e3 AS longest_us
         FROM operators WHERE outermost AND line != ''
         GROUP BY line, name
         ORDER BY sum(sum(duration)) OVER (PARTITION BY line) DESC, line, total_ms DESC
         """,
         most=50,
+        spare=("longest_us", "shortest_us"),
         without=f"{_NO_LINES}; where a capture has Python's frames, `--ask lines` lists functions",
     ),
     Question(

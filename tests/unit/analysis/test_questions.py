@@ -115,6 +115,51 @@ def test_kernels_are_told_by_their_total_time(replays):
     assert result.rows[0][-1] == pytest.approx(100 * 500_000 / use.working_ns)
 
 
+def test_a_step_is_told_part_by_part(loaded):
+    timeline = loaded(
+        *(
+            each
+            for number, begin in ((0, 0), (1, 100))
+            for each in (
+                event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+                event("user_annotation", "enumerate(DataLoader)#_Loader.__next__", begin, 10),
+                event("cpu_op", "aten::mm", begin + 10, 20),
+                event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8,
+                      correlation=2 * number + 1),
+                kernel("gemm", begin + 30, 30, 2 * number + 1),
+                event("cpu_op", "aten::item", begin + 40, 45),
+                event("cuda_runtime", "cudaMemcpyAsync", begin + 42, 3, correlation=2 * number + 2),
+                event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", begin + 60, 10, 7, device=0,
+                      stream=7, bytes=4, correlation=2 * number + 2),
+                event("cuda_runtime", "cudaStreamSynchronize", begin + 45, 30),
+            )
+        )
+    )  # fmt: skip
+    result = ask(timeline, "step")
+    assert result.columns == ["side", "part", "times", "each_us", "ms_a_step"]
+    assert result.rows == [
+        [
+            "host",
+            "starting kernels and copies, and Python",
+            2.0,
+            pytest.approx(30.0),
+            pytest.approx(0.06),
+        ],
+        ["host", "enumerate(DataLoader)#_Loader.__next__", 1.0, 10.0, 0.01],
+        ["host", "all but waits", None, None, pytest.approx(0.07)],
+        ["host", "waiting for the device", 1.0, 30.0, 0.03],
+        ["device", "computing", 1.0, 30.0, 0.03],
+        ["device", "copying", 1.0, 10.0, 0.01],
+        ["device", "all but idle time", None, None, pytest.approx(0.04)],
+        ["device", "idle", 1.5, pytest.approx(40.0), 0.06],
+    ]
+    (use,) = summarise(timeline).devices
+    parts = {row[1]: row[-1] for row in result.rows}
+    a_step = use.working_ns / 2 / 1e6
+    assert parts["all but idle time"] + parts["idle"] == pytest.approx(a_step)
+    assert [row[3] for row in ask(timeline, "waits").rows] == [1.0]
+
+
 def test_a_token_is_told_by_host_and_device(loaded):
     timeline = loaded(
         event("user_annotation", "token 1", 0, 1000),
