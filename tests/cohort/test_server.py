@@ -186,7 +186,7 @@ def test_a_verdict_says_on_a_page_what_it_says_in_the_terminal():
 def test_a_form_states_the_rule_for_a_stretch_before_it_is_answered():
     fields = parts().questions_fields
     where = QuestionSpec("where", "interval", "Where?", shows="idle_share", least=0.8)
-    assert "Mark 0.2% to 10% of the capture" in fields([where], {}, lambda _: [])
+    assert "Mark a stretch of 0.2% to 10% of the capture" in fields([where], {}, lambda _: [])
     assert "of the capture" not in fields([replace(where, shows=None)], {}, lambda _: [])
 
 

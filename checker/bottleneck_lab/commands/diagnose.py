@@ -415,7 +415,10 @@ def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str 
     if question.measure:
         say(f"    {question.measure}", style="dim")
     if question.predicts_gain:
-        say("    It is never wrong: a check sets the measured gain beside it.", style="dim")
+        say(
+            "    No prediction counts as wrong: a check sets the measured gain beside it.",
+            style="dim",
+        )
     if question.shows:
         say(f"    {stretch_rule(question, capture_figures(workspace))}", style="dim")
     for line in describe_choices(question):

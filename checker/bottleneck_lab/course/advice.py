@@ -39,6 +39,8 @@ MEMORY_UNITS = ("KiB", "MiB", "GiB")
 
 MOST_LINES = 4
 """Lines that advice names: those that hold most."""
+MORE = 1.05
+"""A gain so many times as large as that of an earlier check is worth a word."""
 
 
 def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
@@ -65,10 +67,13 @@ def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
         what = "needed little enough memory"
         if checked.prediction.quantity == "time":
             what = "met the target"
+        first, latest = checked.prediction.measured, verdict.prediction.measured
+        after = "What came after it was for the other criteria."
+        if latest and latest > MORE * first:
+            after = f"What came after it was for the other criteria, and brought {latest:.2f}x."
         note = (
             f"Check {attempt.number} was the first with right results that {what}: you had"
-            f" predicted {checked.prediction.predicted:.2f}x, and it measured"
-            f" {checked.prediction.measured:.2f}x. What came after it was for the other criteria."
+            f" predicted {checked.prediction.predicted:.2f}x, and it measured {first:.2f}x. {after}"
         )
         return msgspec.structs.replace(verdict, notes=[note, *verdict.notes])
     return verdict

@@ -81,8 +81,8 @@ _MEASURES = {
     "memory-bound": _BUSY_MEASURE,
     "compute-bound": _BUSY_MEASURE,
     "healthy": "The time in which the device is busy.",
-    MEMORY_GROWTH: "The part of the memory's peak that the recorded steps but the last added: their"
-    " number times the growth, over the peak.",
+    MEMORY_GROWTH: "What a step adds, times the recorded steps less one (the last has left nothing"
+    " behind at the peak), over the peak.",
 }
 _RESTS = "Not judged, because the cause is wrong."
 

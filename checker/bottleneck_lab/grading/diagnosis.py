@@ -189,13 +189,13 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
     """Return how long a stretch may be, in ms of the capture if there is one, and how much of it
     has to be what the question asks for.
     """
-    limits = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
+    length = f"of {LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
     if seen is not None:
         least, most = (_format_ms(share * seen.span_ns) for share in (LEAST_STRETCH, MOST_STRETCH))
-        limits = f"{least} to {most} ms"
+        length = f"that is {least} to {most} ms long"
     return (
-        f"Mark {limits}, or the longest gap; at least {question.least:.0%} of it must show what is"
-        " asked for."
+        f"Mark a stretch {length}, or the longest gap. At least {question.least:.0%} of it must"
+        " show what is asked for."
     )
 
 

@@ -37,8 +37,6 @@ _FAR_APART = 1.01
 """Ranks that together span more than this times what each of them takes begin at other moments."""
 _UNLIKE = 0.01
 """A step and its range on the host that differ by more than this share (0–1) need a word."""
-_FAR_FROM_SHARE = 1.05
-"""A gain further than this from Amdahl's, by the share alone, is explained."""
 _LOST = 0.1
 """A part that is not work and below this share (0-1) is none to look at first."""
 _ROUNDS_TO_NOTHING = 0.0005
@@ -452,22 +450,24 @@ def describe_removal(
     )
     more = " A fix that also saves work can gain more."
     rest, pause = words.format_duration(rest_ns / devices), words.format_duration(PAUSE_NS)
-    if left == rest or left_ns < rest_ns < _FAR_FROM_SHARE * left_ns:
+    if left == rest:
         return f"{sentence}{more}"
     if left_ns < rest_ns:
         shared = words.format_duration((rest_ns - left_ns) / devices)
-        reason = f"{shared} of that would run beside the rest"
-        if part.cause == "launch":  # the pauses are in the gain, and would seem to be left out
-            reason += f", net of a pause of {pause} after each queued kernel"
+        reason = f"{shared} of that would run at the same time as the rest"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
         reason = "what the host did meanwhile, such as launches, would still take its time"
     elif part.cause == "launch":
-        reason = f"between kernels that are queued the device still pauses for about {pause}"
+        reason = (
+            f"a device still pauses for about {pause} after each kernel that has waited in its"
+            " queue"
+        )
     else:
         reason = "other work that ran beside it would still take its time"
-    return f"{sentence} The other parts take {rest}{each} here; {reason}.{more}"
+    total = words.format_duration(working_ns / devices)
+    return f"{sentence} {total} less that time is {rest}{each}; {reason}.{more}"
 
 
 NO_GAIN = (

@@ -16,8 +16,8 @@ from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report.kernel_names import cut_name, short_name
 from bottleneck_lab.report.words import format_duration, format_flops, format_share
-from bottleneck_lab.trace.names import FIXED_PRICE
-from bottleneck_lab.trace.timeline import Timeline
+from bottleneck_lab.trace.names import FIXED_PRICE, LINES_OF
+from bottleneck_lab.trace.timeline import Thread, Timeline
 from bottleneck_lab.wording import counted
 
 # Shown with every capture of a lab or a case that has not been diagnosed.
@@ -39,6 +39,8 @@ NO_FINDINGS = (
     "Nothing stands out: no detector found a known bottleneck. None looks for work that is done at"
     " full speed and needless, such as padding."
 )
+
+SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
 
 MEASURES = (
     "This program measures others, and the lab's questions are about what `lab run` shows. Its own"
@@ -119,9 +121,16 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
         return ""
     return (
         f"{' and '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
-        " charges each step for the Python between its operators. No edit changes the charge, only"
-        " how much of it the device's work hides, so the gains that a report states leave it in."
+        " charges each step for the Python between its operators. No edit changes it, and the gains"
+        " in a report keep it."
     )
+
+
+def name_lines_track(track: Thread, threads: Sequence[Thread]) -> str:
+    """Return the name of the track that shows a thread's lines of Python."""
+    tid = track.tid.removeprefix(LINES_OF)
+    own = next((each for each in threads if (each.rank, each.tid) == (track.rank, tid)), None)
+    return f"{own.name if own and own.name else f'thread {tid}'}, line by line"
 
 
 def format_serving(use: ServingUse) -> str:
@@ -318,7 +327,9 @@ def describe_no_findings(summary: Summary) -> str:
         return MEASURES
     if summary.withheld:
         return NONE_LEFT
-    return NO_FINDINGS if summary.quality.reliable else NONE_RELIABLE
+    if not summary.quality.reliable:
+        return NONE_RELIABLE
+    return NO_FINDINGS if summary.cpu_only or not summary.steps else f"{NO_FINDINGS} {SLOWER_SIDE}"
 
 
 def describe_startup(startup: StartUp | None) -> str:

@@ -279,7 +279,9 @@ def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
     if lab.code_hash(workspace.root) != lab.code_hash(lab.path):
         return _after_change(workspace, latest)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
-        return NextStep("lab report --html", "It now names causes and the largest possible gain.")
+        return NextStep(
+            "lab report --html", "It now names causes, and what it would gain to remove each alone."
+        )
     return _change(workspace)
 
 

@@ -84,7 +84,7 @@ def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, 
 
 def test_the_limits_of_a_stretch_are_named_where_it_is_asked_for(workspace):
     output = " ".join(diagnose().output.split())
-    assert re.search(r"Mark [\d.]+ to [\d.]+ ms, or the longest gap", output)
+    assert re.search(r"Mark a stretch that is [\d.]+ to [\d.]+ ms long, or the longest gap", output)
     shutil.rmtree(workspace.captures)
     assert "0.2% to 10% of the capture" in " ".join(diagnose().output.split())
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.course import advice
 from bottleneck_lab.course.advice import fit_advice, note_first_fix
 from bottleneck_lab.grading.conclusion import ADVICE, IN_COMMON, WRONG_ANSWERS, WRONG_AS_SHIPPED
@@ -19,20 +18,8 @@ from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.captures import make_capture
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.hints import take_hint
-from bottleneck_lab.workspace.start import start_workspace
 
 CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-input.json.gz"
-
-
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-    """Start a lab, and return its workspace."""
-    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
-
-    def started(slug, device="virtual"):
-        return start_workspace(load_labs()[slug], tmp_path / "work", device)[0]
-
-    return started
 
 
 def slow(workspace) -> Verdict:
@@ -146,6 +133,7 @@ def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(
     (note,) = note_first_fix(earlier, passed).notes
     assert note.startswith("Check 2 was the first with right results that met the target")
     assert "predicted 1.40x, and it measured 1.41x" in note
+    assert note.endswith("was for the other criteria, and brought 1.93x.")
     assert note_first_fix(earlier[:1], passed) == passed
     assert note_first_fix(earlier, verdicts[2]) == verdicts[2], "it has not passed yet"
 
@@ -175,6 +163,7 @@ def test_where_memory_is_predicted_the_first_check_counts_that_needed_little_eno
     (note,) = note_first_fix(earlier, passed).notes
     assert note.startswith("Check 2 was the first with right results that needed little enough")
     assert "predicted 18.00x, and it measured 17.20x" in note
+    assert note.endswith("What came after it was for the other criteria.")
 
 
 def test_wrong_work_begins_with_the_time_that_ended_its_check_or_with_any_of_its_cases(start):

@@ -149,11 +149,13 @@ def test_emulated_devices_are_marked_in_the_lanes(emulated):
     assert any("emulated" in lane["group"] for lane in head["lanes"]) == emulated
 
 
-def test_the_lane_of_a_threads_lines_says_whose_they_are():
+@pytest.mark.parametrize(("name", "says"), [("", "thread 101"), ("the main one", "the main one")])
+def test_the_lane_of_a_threads_lines_says_whose_they_are(name, says):
     capture = analyse(made_up_capture.capture())
-    own = replace(capture.timeline, threads=(Thread(0, "100", f"{LINES_OF}101", ""),))
+    threads = (Thread(0, "100", f"{LINES_OF}101", ""), Thread(0, "100", "101", name))
+    own = replace(capture.timeline, threads=threads)
     groups = {lane["group"] for lane in pack_timeline(capture._replace(timeline=own)).head["lanes"]}
-    assert any(group.endswith("lines of Python of thread 101") for group in groups)
+    assert any(group.endswith(f"{says}, line by line") for group in groups)
 
 
 def test_a_legend_without_an_accelerator_speaks_of_operators_and_not_of_launches():

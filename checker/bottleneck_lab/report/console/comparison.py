@@ -141,4 +141,4 @@ def _print_changes(
             sheet.line(label, indent=9)
     if others:
         before, after = others
-        sheet.path(sheet.safe(f"{before:>39} → {after:<8} others"))
+        sheet.path(sheet.safe(f"{before:>39} → {after:<8} all others"))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bottleneck_lab.analysis.device.time import CPU
 from bottleneck_lab.analysis.selection import DeviceStretch, NamedTime, Selection, ThreadUse
-from bottleneck_lab.report import words
+from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
@@ -103,7 +103,7 @@ def _thread_name(use: ThreadUse, timeline: Timeline) -> str:
         return f"thread {use.thread}"
     info = timeline.threads[use.thread]
     if str(info.tid).startswith(LINES_OF):
-        return f"lines of Python of thread {str(info.tid).removeprefix(LINES_OF)}"
+        return capture_words.name_lines_track(info, timeline.threads)
     return info.name or f"process {info.pid}, thread {info.tid}"
 
 

@@ -224,7 +224,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
         if number % every == 0 and 0 <= at < width:
             marks[at] = sheet.safe("·") if sheet.ascii else "╵"
         begin_ns += step.cost_ns
-    label = {1: "steps", 2: "each 2nd"}.get(every, f"each {every:,}th")
+    label = {1: "steps", 2: "2nd steps"}.get(every, f"{every:,}th steps")
     sheet.path(f"{label:{name_width}} {''.join(marks).rstrip()}", indent=2)
 
 

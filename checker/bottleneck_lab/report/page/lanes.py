@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.causes import CAUSES, IDLE_CAUSES
 from bottleneck_lab.analysis.device.time import CPU, DeviceTime
+from bottleneck_lab.report import capture_words
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, take
 
@@ -245,7 +246,7 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
             info = timeline.threads[thread]
             name = info.name or f"thread {info.tid}"
             if info.tid.startswith(LINES_OF):
-                name = f"lines of Python of thread {info.tid.removeprefix(LINES_OF)}"
+                name = capture_words.name_lines_track(info, timeline.threads)
             if len(processes) > 1:
                 process = f"process {info.pid}"
         for category, table in tables.items():
