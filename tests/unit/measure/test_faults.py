@@ -174,7 +174,7 @@ SPEEDUP = [
     "comparing the reference",
     "measuring",
 ]
-FEED = ["calibrating", "starting your script", "measuring", "checking images"]
+FEED = ["calibrating", "starting your script", "measuring", "calibrating this machine again"]
 KILLED_WHOLE = [
     ("resnet-top-ops", "reference", "starting the reference"),
     ("resnet-top-ops", "reference", "capture 2 of the workload"),
