@@ -175,7 +175,7 @@ QUESTIONS = (
               AND device.start >= counted.start AND device.start < counted."end"
             WHERE kind != 'sync' GROUP BY kind),
         parts AS (
-            SELECT 1 AS place, 'host' AS side, 'starting kernels and copies, and Python' AS part,
+            SELECT 1 AS nth, 'host' AS side, 'starting kernels and copies, and Python' AS part,
                    (SELECT sum(times) FROM worked) AS times,
                    (SELECT sum(host_end - start) FROM counted) - coalesce(ns, 0)
                      - (SELECT coalesce(sum(ns), 0) FROM marked) AS ns FROM waited
@@ -187,10 +187,11 @@ QUESTIONS = (
                ns / 1e6 / many AS ms_a_step
         FROM (SELECT * FROM parts
               UNION ALL
-              SELECT 2.5, 'host', 'all but waits', NULL, sum(ns) FROM parts WHERE place < 2.5
+              SELECT 2.5, 'host', 'all but waits', NULL, sum(ns) FROM parts WHERE nth < 2.5
               UNION ALL
-              SELECT 4.5, 'device', 'all but idle time', NULL, sum(ns) FROM parts WHERE place = 4)
-        JOIN {_STEPS} AS steps ORDER BY place, ns DESC
+              SELECT 4.5, 'device', 'all but idle time', NULL,
+                     (SELECT sum(duration) FROM recorded) - sum(duration) FROM idle)
+        JOIN {_STEPS} AS steps ORDER BY nth, ns DESC
         """,
         most=30,
         without="no steps are marked",

@@ -14,7 +14,7 @@ UNEVEN = 0.5
 """Levels after steps that differ by this part of the peak are worth a sentence."""
 
 SMALL = 0.01
-"""What is less than this part of the peak is not worth a sentence."""
+"""Less than this part of the peak is not worth a sentence."""
 
 COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
 _UNKNOWN_LINE = "not recorded"

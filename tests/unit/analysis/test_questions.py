@@ -115,7 +115,7 @@ def test_kernels_are_told_by_their_total_time(replays):
     assert result.rows[0][-1] == pytest.approx(100 * 500_000 / use.working_ns)
 
 
-def test_a_step_is_told_part_by_part(loaded):
+def test_a_step_is_shown_part_by_part(loaded):
     timeline = loaded(
         *(
             each
@@ -127,6 +127,7 @@ def test_a_step_is_told_part_by_part(loaded):
                 event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8,
                       correlation=2 * number + 1),
                 kernel("gemm", begin + 30, 30, 2 * number + 1),
+                kernel("beside it", begin + 40, 10, 0, stream=8),
                 event("cpu_op", "aten::item", begin + 40, 45),
                 event("cuda_runtime", "cudaMemcpyAsync", begin + 42, 3, correlation=2 * number + 2),
                 event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", begin + 60, 10, 7, device=0,
@@ -141,14 +142,14 @@ def test_a_step_is_told_part_by_part(loaded):
         [
             "host",
             "starting kernels and copies, and Python",
-            2.0,
-            pytest.approx(30.0),
+            3.0,
+            pytest.approx(20.0),
             pytest.approx(0.06),
         ],
         ["host", "enumerate(DataLoader)#_Loader.__next__", 1.0, 10.0, 0.01],
         ["host", "all but waits", None, None, pytest.approx(0.07)],
         ["host", "waiting for the device", 1.0, 30.0, 0.03],
-        ["device", "computing", 1.0, 30.0, 0.03],
+        ["device", "computing", 2.0, 20.0, 0.04],
         ["device", "copying", 1.0, 10.0, 0.01],
         ["device", "all but idle time", None, None, pytest.approx(0.04)],
         ["device", "idle", 1.5, pytest.approx(40.0), 0.06],

@@ -1,4 +1,4 @@
-"""What tests of a course share."""
+"""Fixtures of the tests of a course."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from bottleneck_lab.workspace.captures import CODE, keep_code, make_capture
 
 @pytest.fixture
 def first_line(monkeypatch):
-    """What the first line of train.py was when a capture was made, as far as that is known."""
+    """The first line of train.py when a capture was made, as far as that is known."""
 
     def first(_summary, texts):
         return {"": texts["train.py"][0]}

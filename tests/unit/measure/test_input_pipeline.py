@@ -188,10 +188,10 @@ def test_the_next_attempt_is_at_the_speed_that_the_machine_has_now(monkeypatch, 
         id_: CriterionSpec(id_, "correctness", "") for id_ in ("every-sample-once", "right-samples")
     }
     checked.required = {**specs, **{spec.id: spec for spec in SPECS}}.__getitem__
-    found = check.measure(checked)
+    outcome = check.measure(checked)
     assert len(loaders_s) == measured
     assert loaders_s == pytest.approx([0.01 * np.prod(speeds[:at]) for at in range(measured)])
-    useful = next(result for result in found.results if result.id == "useful-utilisation")
+    useful = next(result for result in outcome.results if result.id == "useful-utilisation")
     assert useful.holds is (True if speeds[-1] == 1.0 else None)
 
 

@@ -105,6 +105,7 @@ class VirtualTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
+        # As in `take_form`.
         return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
 
     @data.setter

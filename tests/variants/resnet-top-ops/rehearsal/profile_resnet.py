@@ -8,7 +8,7 @@ WARM_UP = 3
 
 
 def recorded(model, images, passes):
-    """What the profiler saw of so many passes."""
+    """A recording of so many passes."""
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if images.is_cuda else [])
     with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         for _ in range(passes):

@@ -88,7 +88,7 @@ class EmulatedGroup(dist.ProcessGroup):
             EventKind.ALLREDUCE, tensors, tensors, _reduction(opts.reduceOp, self.client)
         )
 
-    allreduce_coalesced = allreduce  # type: ignore[assignment]
+    allreduce_coalesced = allreduce  # type: ignore[assignment]  # its base names arguments otherwise
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
         """Reduce over the ranks, in place on one of them."""
