@@ -45,12 +45,14 @@ OVERLAPPING_SHARE = 0.01
 
 class Missing(msgspec.Struct, frozen=True):
     """Something that a capture lacks: `what`, one clause; the share (0–1) of the wall time that it
-    concerns, all of it where that cannot be told; and the grounds that fall with it.
+    concerns, all of it where that cannot be told; and the grounds that fall with it. `of`: what the
+    share is of, where it stands for one of the time.
     """
 
     what: str
     share_of_wall: float
     grounds: tuple[Ground, ...]
+    of: str = "the time"
 
 
 class Quality(msgspec.Struct, frozen=True):
@@ -90,7 +92,7 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         notes.append("only one step was recorded: variation is unknown")
     reasons = []
     for each in missing:
-        share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
+        share = f" ({each.share_of_wall:.0%} of {each.of})" if each.share_of_wall < 1 else ""
         reasons.append(each.what + share)
     slowed = ""
     if _frames_slowed(timeline):
@@ -197,7 +199,7 @@ def _lost_kernels(timeline: Timeline) -> list[Missing]:
         f"{lost} of {calls} kernel launches have no kernel: part of the device's activities was"
         " dropped or lies outside the capture"
     )
-    return [Missing(what, lost / calls, ("idle", "host", "kernels"))]
+    return [Missing(what, lost / calls, ("idle", "host", "kernels"), "the launches")]
 
 
 def _unseen_device(timeline: Timeline) -> list[Missing]:
@@ -239,7 +241,7 @@ def _lost_calls(timeline: Timeline) -> list[Missing]:
         f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the"
         " host's calls was dropped or lies outside the capture"
     )
-    return [Missing(what, float(lost.sum() / kernels.sum()), ("host",))]
+    return [Missing(what, float(lost.sum() / kernels.sum()), ("host",), "the kernels")]
 
 
 def _empty_steps(timeline: Timeline) -> list[Missing]:

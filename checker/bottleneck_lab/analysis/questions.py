@@ -158,8 +158,9 @@ QUESTIONS = (
     Question(
         "step",
         "What does a step take on the host and on the device, part by part? (Means over all steps"
-        " and ranks. A step can take no less than the host's parts without its waits, or the"
-        " device's without its idle time.)",
+        " and ranks; on the device the last step ends with its work. What streams do at once is in"
+        " each of their parts. With the same work, a step takes no less than the host without its"
+        " waits, or the device without its idle time.)",
         f"""
         WITH marked AS MATERIALIZED (
             SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
@@ -194,7 +195,7 @@ QUESTIONS = (
         JOIN {_STEPS} AS steps ORDER BY nth, ns DESC
         """,
         most=30,
-        without="no steps are marked",
+        without="no steps are marked: call the profiler's step(), or `lab profile --schedule`",
     ),
     Question(
         "ranges",
