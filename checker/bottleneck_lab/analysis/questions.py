@@ -167,6 +167,7 @@ QUESTIONS = (
             FROM ranges JOIN counted ON counted.rank = ranges.rank
               AND ranges.start >= counted.start AND ranges.start < counted.host_end
             WHERE ranges.name LIKE 'enumerate(DataLoader)%' OR ranges.name LIKE '%(modelled)'
+              OR ranges.name = 'gc.collect()'
             GROUP BY ranges.name),
         waited AS MATERIALIZED (SELECT count(*) AS times, sum(duration) AS ns FROM waits),
         worked AS MATERIALIZED (
@@ -328,10 +329,11 @@ QUESTIONS = (
         "lines",
         "Which lines or functions of Python took most time, where recorded? (Within the"
         " steps, if some are marked. Lines on an emulated device are without the lines that"
-        " they call, others with them. Of several processes, total_ms is the sum, and percent"
-        " is of the mean one. launches_a_step and device_ms, which is of all steps: the"
-        " kernels and copies that a line starts, and their time; those of a backward count for"
-        " the forward's line, or on an emulated device for the one that calls it.)",
+        " they call, others with them. Of several processes, host_ms is the sum, and"
+        " host_percent is of the mean one. launches_a_step and device_ms, which is of all steps:"
+        " the kernels and copies that a line starts, and their time; those of a backward count for"
+        " the forward's line, or on an emulated device for the one that calls it. Both percents"
+        " are of the wall time.)",
         f"""
         WITH wall AS (SELECT rank, start, min(host_end, "end") AS until, "end" - start AS ns
                       FROM counted),
@@ -358,22 +360,23 @@ QUESTIONS = (
             JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
               AND device.start < counted.end
             WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
-        SELECT name, kind, times, processes, total_ms, shortest_ms, longest_ms, launches_a_step,
-               device_ms, backward_ms, percent
+        SELECT name, kind, times, processes, host_ms, host_percent, shortest_ms, longest_ms,
+               launches_a_step, device_ms,
+               1e8 * device_ms / (SELECT sum(duration) FROM recorded) AS device_percent, backward_ms
         FROM (SELECT name, kind, sum(times) AS times, count(*) AS processes,
-                     sum(spent) / 1e6 AS total_ms,
+                     sum(spent) / 1e6 AS host_ms,
                      min(shortest) / 1e6 AS shortest_ms, max(longest) / 1e6 AS longest_ms,
-                     100.0 * sum(spent) / sum(ns) AS percent
+                     100.0 * sum(spent) / sum(ns) AS host_percent
               FROM (SELECT name, kind, rank, process, ns, count(*) AS times,
                            sum(max(until - begun, 0)) AS spent,
                            min(until - start) AS shortest, max(until - start) AS longest
                     FROM ran GROUP BY name, kind, rank, process) AS each
               GROUP BY name, kind)
         LEFT JOIN launched ON launched.line = name AND kind = 'line'
-        ORDER BY total_ms DESC
+        ORDER BY host_ms DESC
         """,
         without=_NO_LINES,
-        spare=("processes", "shortest_ms", "longest_ms", "backward_ms"),
+        spare=("processes", "shortest_ms", "longest_ms", "backward_ms", "kind"),
     ),
     Question(
         "line-operators",

@@ -16,6 +16,8 @@ UNEVEN = 0.5
 SMALL = 0.01
 """Less than this part of the peak is not worth a sentence."""
 
+CALLERS = 4
+"""So many of the lines that call one are listed."""
 COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
 _UNKNOWN_LINE = "not recorded"
 """The analysis's name for a line that freed or allocated unseen."""
@@ -130,7 +132,7 @@ def holder_cells(row: Holder) -> list[str]:
     """Return one line of the table, in the order of COLUMNS."""
     growth = ""
     if row.grows and row.growth_bytes_per_step:
-        growth = f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
+        growth = _per_step(row.growth_bytes_per_step)
     elif row.grows:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
     elif row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
@@ -156,9 +158,32 @@ def holder_cells(row: Holder) -> list[str]:
     ]
 
 
+def caller_rows(row: Holder) -> list[list[str]]:
+    """Return what a line allocated for the largest of those that call it, in the order of COLUMNS;
+    nothing where only one does.
+    """
+    return [
+        [
+            f"from {caller.line}",
+            words.format_bytes(caller.held_bytes),
+            "",
+            words.format_bytes(caller.peak_bytes),
+            _per_step(caller.growth_bytes_per_step),
+            "",
+        ]
+        for caller in row.callers[:CALLERS]
+    ]
+
+
+def _per_step(growth_bytes: int) -> str:
+    return f"+{words.format_bytes(growth_bytes)} per step" if growth_bytes else ""
+
+
 def holder_rows(rows: Sequence[Holder]) -> list[list[str]]:
-    """Return the table of these lines, and what they come to where they are several."""
-    table = [holder_cells(row) for row in rows]
+    """Return the table of these lines with those that call them, and what they come to where they
+    are several.
+    """
+    table = [cells for row in rows for cells in (holder_cells(row), *caller_rows(row))]
     return [*table, total_cells(rows)] if len(rows) > 1 else table
 
 
@@ -170,6 +195,6 @@ def total_cells(rows: Sequence[Holder]) -> list[str]:
         words.format_bytes(sum(row.held_bytes for row in rows)),
         f"{sum(row.blocks for row in rows):,}",
         words.format_bytes(sum(row.peak_bytes for row in rows)),
-        f"+{words.format_bytes(sum(growing))} per step" if sum(growing) else "",
+        _per_step(sum(growing)),
         "",
     ]

@@ -122,7 +122,8 @@ class MemoryTable:
     after it (-1: not recorded), `device` -1 is the host.
 
     `address` joins a free to its allocation (-1: not recorded). `name` is the line of the program
-    that ran, where the trace says so, as those of a virtual GPU do; else the event's own name.
+    that ran, where the trace says so, as those of a virtual GPU do, with those that called it, as
+    `stacks` joins them; else the event's own name.
     """
 
     start: Ints

@@ -253,7 +253,7 @@ def test_where_nothing_is_noise_little_is_a_change(timelines, us, outcome, steps
 
 def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     """The device works through most of it before, and is idle in all of it after."""
-    price = "a step besides its operators (modelled)"
+    price = "Python between operators (modelled)"
 
     def loop(us):
         def step(run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bottleneck_lab.analysis.memory.snapshot import find_device_memory, own_line
+from bottleneck_lab.analysis.memory.snapshot import find_device_memory, own_lines
 from bottleneck_lab.trace.snapshot import (
     Action,
     AllocatorEvents,
@@ -85,6 +85,23 @@ def test_what_is_freed_names_the_line_that_frees() -> None:
     assert (freed.allocated, freed.freed_share, freed.freed_at) == (20, 1.0, "train.py(3): train")
 
 
+def test_a_snapshot_tells_the_callers_of_a_line_apart() -> None:
+    """A library's frames are between the two, and the outermost line is the same."""
+    frames = (*FRAMES, Frame("/me/train.py", 9, "main"))
+    stacks = ((0, 1, 3), (0, 1, 0, 2, 3))
+    rows = [(Action.ALLOC, n, 10 + stack, stack) for n, stack in enumerate((0, 1, 1))]
+    held = tuple(Block(at, size, size, active=True, stack=stack) for _, at, size, stack in rows)
+    (memory,) = find_device_memory(
+        Snapshot("s", frames, stacks, (Segment(0, 32, held),), {0: events(*rows)})
+    )
+    (row,) = memory.holders
+    assert (row.line, row.held_bytes) == ("train.py(3): train", 32)
+    assert [(caller.line, caller.held_bytes) for caller in row.callers] == [
+        ("train.py(5): step", 22),
+        ("train.py(9): main", 10),
+    ]
+
+
 def test_a_block_that_is_used_again_is_not_held_twice() -> None:
     rows = [(Action.ALLOC, 1, 10, KEPT), (Action.FREE_COMPLETED, 1, 10, KEPT)] * 5 + [
         (Action.ALLOC, 1, 10, FREED)
@@ -134,5 +151,5 @@ def test_a_snapshot_without_a_recording_still_says_who_holds() -> None:
 
 
 def test_a_stack_of_libraries_only_is_named_by_its_innermost_line() -> None:
-    assert own_line(FRAMES, (0,)) == "module.py(7): _call_impl"
-    assert own_line(FRAMES, ()) == "not recorded"
+    assert own_lines(FRAMES, (0,)) == ("module.py(7): _call_impl",)
+    assert own_lines(FRAMES, ()) == ("not recorded",)

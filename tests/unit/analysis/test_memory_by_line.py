@@ -25,6 +25,7 @@ from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
+    caller_rows,
     describe_growth,
     describe_late_freeing,
     describe_sum_of_growth,
@@ -256,6 +257,44 @@ def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
     assert second[1:5] == ["0 B", "0", "512 B", ""]
     assert total == ["all of these", "5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step", ""]
     assert holder_rows(holders[:1]) == [first]
+
+
+def calls_in_two_lines() -> list[dict[str, object]]:
+    """Line 3 makes 1 MiB for lines 8 and 9, by way of line 5, in each of five steps. What it makes
+    for line 9 stays.
+    """
+    rows = [
+        each for each in keeps_in_line_9() if "cat" in each and each["cat"] == "user_annotation"
+    ]
+    for step in range(1, 6):
+        for line, at, nbytes in ((8, 20, KEPT), (9, 30, KEPT), (8, 40, -KEPT)):
+            stack = f"net.py(3): make < net.py(5): forward < /home/ada/train.py({line}): train"
+            about = {
+                "Device Type": 1,
+                "Device Id": 0,
+                "Bytes": nbytes,
+                "Addr": 10 * step + line,
+                "line": stack if nbytes > 0 else "net.py(3): make",
+            }
+            row = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
+            rows.append({**row, "ts": 100 * step + at, "args": about})
+    return rows
+
+
+def test_a_line_is_split_by_the_lines_that_call_it(tmp_path: Path) -> None:
+    """They are told apart where they differ."""
+    (row,) = on_the_host(traced(tmp_path, calls_in_two_lines())).holders
+    assert caller_rows(row) == [
+        ["from train.py(9): train", "5.0 MiB", "", "5.0 MiB", "+1.0 MiB per step", ""],
+        ["from train.py(8): train", "0 B", "", "1.0 MiB", "", ""],
+    ]
+    assert holder_rows([row]) == [holder_cells(row), *caller_rows(row)]
+
+
+def test_a_line_that_only_one_calls_is_not_split(tmp_path: Path) -> None:
+    rows = [each for each in calls_in_two_lines() if "train.py(8)" not in json.dumps(each)]
+    (row,) = on_the_host(traced(tmp_path, rows)).holders
+    assert (row.line, row.callers) == ("net.py(3): make", ())
 
 
 def test_growth_that_cannot_be_told_is_no_finding() -> None:

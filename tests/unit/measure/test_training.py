@@ -178,7 +178,9 @@ def test_a_tensor_kept_for_two_intervals_counts_from_the_second_interval_on() ->
 
 def test_what_is_kept_is_named_by_line_source_and_shape(tmp_path) -> None:
     (tmp_path / "train.py").write_text("import torch\nkept = [torch.ones(4)]\n")
-    files = SimpleNamespace(spec=SimpleNamespace(files=["train.py", "recipe.py"]))
+    (tmp_path / "recipe.py").write_text("x = torch.ones(4)\n")
+    spec = SimpleNamespace(files=["train.py", "recipe.py"], entry="train.py")
+    files = SimpleNamespace(spec=spec)
     settings = SimpleNamespace(interval=10)
     context = SimpleNamespace(submission=tmp_path, lab=files, settings=settings)
 
@@ -189,6 +191,13 @@ def test_what_is_kept_is_named_by_line_source_and_shape(tmp_path) -> None:
         "Kept from each step, in tensors: 2 float32[64, 128] made at train.py:2 (`kept ="
         " [torch.ones(4)]`)."
     )
+    deep = "recipe.py(1): make < train.py(2): train < train.py(1): main"
+    assert words(deep).endswith(
+        " made at train.py:2 (`kept = [torch.ones(4)]`), called at train.py:1 (`import torch`)."
+    )
+    assert words("recipe.py(1): make").endswith(" made at recipe.py:1 (`x = torch.ones(4)`).")
+    both = Counter({(f"recipe.py({n}): make < train.py(2): train", "int64[]"): 10 for n in (1, 2)})
+    assert check.describe_kept(context, both).count("made at train.py:2") == 1
     for forged in ("", "train.py(99): train", "../secret(1): x", "recipe.py(1)\n: x"):
         assert words(forged).endswith("made on no line of yours.")
     assert "\x1b" not in words("train.py(2): train", "float32[\x1b[2J" + 9000 * "1")

@@ -17,13 +17,14 @@ import psutil
 import pytest
 import torch
 
+from bottleneck_lab.analysis import questions
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.channel.messages import Failed
 from bottleneck_lab.measure.channel.session import Session
 from bottleneck_lab.measure.faults import NotModelled, VerifierFault
 from bottleneck_lab.measure.virtual_gpu.backend import Driver
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
-from bottleneck_lab.measure.virtual_gpu.clock import FREE_QUESTIONS, Clock
+from bottleneck_lab.measure.virtual_gpu.clock import COLLECT, FREE_QUESTIONS, Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
 from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
@@ -159,9 +160,9 @@ class TestClock:
 
     def test_a_copy_from_pageable_memory_waits_whatever_it_asked_for(self) -> None:
         clock = Clock(PLAIN)
-        clock.copy("h2d", 1000, pinned=False, blocking=False, line="")
+        clock.copy("h2d", "copy_", 1000, pinned=False, blocking=False, line="")
         assert clock.waits == 1
-        clock.copy("h2d", 1000, pinned=True, blocking=False, line="")
+        clock.copy("h2d", "copy_", 1000, pinned=True, blocking=False, line="")
         assert clock.waits == 1
 
     def test_an_event_that_has_happened_is_no_wait(self) -> None:
@@ -177,9 +178,9 @@ class TestClock:
 
     def test_only_a_full_collection_costs_what_one_costs(self) -> None:
         clock = Clock(PLAIN)
-        clock.collect(0)
+        clock.collect(0, "")
         assert clock.host_us == PLAIN.collect_young_us
-        clock.collect(2)
+        clock.collect(2, "")
         assert clock.host_us == PLAIN.collect_young_us + PLAIN.collect_us
 
 
@@ -239,8 +240,8 @@ class TestCodec:
 class TestEngine:
     def test_what_a_program_numbers_itself_is_held_and_found_again(self) -> None:
         engine = Engine(PLAIN)
-        engine.call("ones", "default", [[256]], {}, "", "", 0)
-        engine.launch(0, [], "", "", [-1])
+        engine.call("ones", "default", [[256]], {}, "", 0)
+        engine.launch(0, [], "", [-1])
         assert engine.memory.allocated == 2048
         assert engine.call("sum", "default", [Handle(-1)], {}, "").shape == []
 
@@ -251,12 +252,12 @@ class TestEngine:
         self, numbers: list[int]
     ) -> None:
         engine = Engine(PLAIN)
-        engine.call("ones", "default", [[256]], {}, "", "", 0)
-        engine.launch(0, [], "", "", [-1])
-        engine.call("zeros", "default", [[256]], {}, "", "", 1)
+        engine.call("ones", "default", [[256]], {}, "", 0)
+        engine.launch(0, [], "", [-1])
+        engine.call("zeros", "default", [[256]], {}, "", 1)
         with pytest.raises((LookupError, ValueError)):
-            engine.launch(1, [], "", "", numbers)
-        assert engine.download(Handle(-1), False, True, "").tolist() == [1.0] * 256
+            engine.launch(1, [], "", numbers)
+        assert engine.download(Handle(-1), "copy_", False, True, "").tolist() == [1.0] * 256
 
     @pytest.mark.parametrize("name", ["from_file", "set_", "no_such_operator"])
     def test_refuses_what_reaches_outside(self, name: str) -> None:
@@ -324,7 +325,7 @@ class TestEngine:
             engine = Engine(PLAIN, secret=secret)
             engine.calls()["note_start"]([host])
             sent = upload(engine, torch.stack([host.flip(0), torch.ones(40)]))
-            known.append(engine.download(sent, False, True, "").clone())
+            known.append(engine.download(sent, "copy_", False, True, "").clone())
         assert torch.equal(known[0], known[1])
         assert not torch.equal(known[0], known[2])
         changes = known[0][0] / host.flip(0) - 1
@@ -473,10 +474,10 @@ class TestServer:
     ) -> None:
         program, _ = channels
         launches = [
-            [0, [7], "train.py(3): train", "", [-1]],
-            [0, [], "", "", [-2]],
+            [0, [7], "train.py(3): forward < train.py(9): train", [-1]],
+            [0, [], "", [-2]],
         ]
-        program.sendall(framed(["call", True, [], [], [], "ones", "default", [[0]], {}, "", "", 0]))
+        program.sendall(framed(["call", True, [], [], [], "ones", "default", [[0]], {}, "", 0]))
         answers = Frames(program)
         assert decode(answers.receive())[0]
         for launch in launches:
@@ -485,7 +486,7 @@ class TestServer:
         worked, kind, words = decode(answers.receive())
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
-        assert "train.py(3)" in words
+        assert "(launched at train.py(3): forward)" in words
         assert decode(answers.receive())[:2] == [True, [0, 0, 0]]
 
     def test_a_launch_without_its_arguments_is_one_that_fails(self, channels) -> None:
@@ -523,13 +524,13 @@ class TestServer:
         for number in (-1, -2):
             send("upload", None, torch.zeros(2), True, True, "", number)
         parts = [Handle(-1), Handle(-2), Handle(-1)]
-        send("call", "cat", "default", [parts], {"dim": 0}, "", "", 0, awaited=True)
+        send("call", "cat", "default", [parts], {"dim": 0}, "", 0, awaited=True)
         assert decode(answers.receive())[0]
         ask(owner, Begin(PLAIN, recording=False))
         for number in (-3, -4):
             send("upload", None, torch.full((2,), number), True, True, "", number)
-        send("launch", 0, [-3, -4], "", "", [-5])
-        send("download", Handle(-5), False, True, "", awaited=True)
+        send("launch", 0, [-3, -4], "", [-5])
+        send("download", Handle(-5), "copy_", False, True, "", awaited=True)
         assert decode(answers.receive())[1].tolist() == [-3, -3, -4, -4, -3, -3]
 
     def test_an_owner_that_goes_away_in_the_middle_of_an_answer_is_a_normal_end(
@@ -879,12 +880,36 @@ def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Pat
     for _ in range(5):
         engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
     number = engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
-    engine.download(Handle(number.number), False, True, "train.py(9): train")
+    engine.download(Handle(number.number), "copy_", False, True, "train.py(9): train")
     books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
     write_trace(books, PLAIN, tmp_path / "trace.json.gz")
     (row,) = summarise(load(tmp_path / "trace.json.gz")).syncs
     assert (row.line, row.calls) == ("train.py(9): train", 1)
     assert (row.awaited, row.awaited_line) == ("emulated: mm", "train.py(7): train")
+
+
+def test_a_capture_shows_operators_that_wait_as_one_call_and_collections_as_such(
+    tmp_path: Path,
+) -> None:
+    engine = Engine(PLAIN, recording=True)
+    a = upload(engine, torch.ones(64, 64), "train.py(3): train")
+    engine.step()
+    for _ in range(2):
+        number = engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
+        engine.download(Handle(number.number), "item", False, True, "train.py(9): train")
+    engine.clock.wait("train.py(10): train")
+    engine.let_go([], [(2, "train.py(11): train")])
+    books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
+    write_trace(books, PLAIN, tmp_path / "trace.json.gz")
+    timeline = load(tmp_path / "trace.json.gz")
+    operators = questions.ask(timeline, "line-operators").rows
+    assert [row[:3] for row in operators] == [
+        ["train.py(9): train", "aten::item", 2],
+        ["train.py(9): train", "aten::sum", 2],
+    ], "a wait that the program asks for is no operator's"
+    ranges = {row[0]: row[1:3] for row in questions.ask(timeline, "ranges").rows}
+    assert ranges[COLLECT] == [1, PLAIN.collect_us / 1e3]
+    assert "train.py(11): train" in {row[0] for row in questions.ask(timeline, "lines").rows}
 
 
 def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
@@ -916,7 +941,7 @@ def test_nobody_has_the_values_of_a_copy_before_it_arrives() -> None:
     """
     engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
     made = engine.call("ones", "default", [[4]], {"device": torch.device("cpu")}, "")
-    number = engine.download(Handle(made.number), True, False, "train.py(3)")
+    number = engine.download(Handle(made.number), "copy_", True, False, "train.py(3)")
     assert not isinstance(number, torch.Tensor)
     engine.clock.host_us += 1e6  # by now it is there, on a device that is as fast as this one
     assert engine.arrived() == []

@@ -536,8 +536,8 @@ def test_comparison(draw, golden):
 @pytest.mark.parametrize("device_ms", [None, 51.234])
 def test_lines_are_a_table_in_80_columns(draw, device_ms):
     """Without its least needed columns, and with one row each: a longer name is cut."""
-    columns = ["name", "kind", "times", "processes", "total_ms", "shortest_ms", "longest_ms"]
-    columns += ["device_ms", "backward_ms", "percent"]
+    columns = ["name", "kind", "times", "processes", "host_ms", "shortest_ms", "longest_ms"]
+    columns += ["device_ms", "backward_ms", "host_percent"]
     names = ["train.py(31): step", "torch/nn/modules/very_long_module.py(1787): _call_the_module"]
     figures = ["function", 42, 1, 121.4818, 1.1100, 7.4789, device_ms, device_ms, 38.556]
     result = QueryResult(columns, [[name, *figures] for name in names])
@@ -753,7 +753,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     """
     summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
     (use,) = summary.devices
-    price = "a step besides its operators (modelled)"
+    price = "Python between operators (modelled)"
     inside = [("train.py(9): train", use.wall_ns // 4), (price, use.wall_ns // 10)]
     part = replace(use.gap_causes[0], idle_ns=use.wall_ns // 2, nowhere_ns=use.wall_ns * 3 // 25)
     causes = [replace(part, inside=inside, places=9)]

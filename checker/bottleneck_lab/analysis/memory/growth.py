@@ -10,11 +10,17 @@ import numpy as np
 
 from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL
 from bottleneck_lab.analysis.host.lines import LINE, code_at, without_folders
-from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
+from bottleneck_lab.analysis.memory.holders import (
+    Holder,
+    Lifetimes,
+    find_holders,
+    number_places,
+)
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
+from bottleneck_lab.trace.stacks import split_lines
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
 
 
@@ -178,16 +184,21 @@ def growth_a_step(levels: Ints) -> int:
     return rise // third if rise > LEAST_RISE * levels.max() else growth
 
 
-def _lines(timeline: Timeline, rows: MemoryTable) -> list[str]:
-    """Return the line that ran at each row: as recorded with it, else the one that ran just before,
-    since an allocation may be recorded at the very end of its operator's time.
+def _own_lines(timeline: Timeline, rows: MemoryTable) -> list[tuple[str, ...]]:
+    """Return the program's lines at each row, the innermost first: as recorded with it, else the
+    one that ran just before, since an allocation may be recorded at the very end of its operator's
+    time.
     """
-    lines = code_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
-    recorded = {name: LINE.match(timeline.strings[name]) for name in set(rows.name.tolist())}
-    for i, name in enumerate(rows.name.tolist()):
-        if match := recorded[name]:
-            lines[i] = without_folders(match.group())
-    return lines
+    ran = code_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
+    recorded = {
+        name: tuple(map(without_folders, split_lines(timeline.strings[name])))
+        for name in set(rows.name.tolist())
+        if LINE.match(timeline.strings[name])
+    }
+    return [
+        recorded.get(name, (text or "not recorded",))
+        for name, text in zip(rows.name.tolist(), ran, strict=True)
+    ]
 
 
 def _holders(
@@ -198,23 +209,20 @@ def _holders(
     """
     if not (rows.address >= 0).any():
         return []
-    numbers: dict[str, int] = {}
-    line = np.array(
-        [
-            numbers.setdefault(text or "not recorded", len(numbers))
-            for text in _lines(timeline, rows)
-        ],
-        dtype=np.int32,
-    )
     end = int(steps[-1]) if len(steps) else len(rows) - 1
     until = max(end, peak) + 1
+    numbers: dict[tuple[str, ...], int] = {}
+    stacks = [
+        numbers.setdefault(lines, len(numbers)) for lines in _own_lines(timeline, rows)[:until]
+    ]
+    places, of_stack = number_places(list(numbers))
     actions = np.where(rows.bytes > 0, Action.ALLOC, Action.FREE_COMPLETED).astype(np.int8)
     events = AllocatorEvents(
         action=actions[:until],
         time_us=rows.start[:until] // 1000,
         address=rows.address[:until],
         bytes=np.abs(rows.bytes[:until]),
-        stack=line[:until],
+        stack=np.array(stacks, dtype=np.int32),
     )
-    lives = Lifetimes(events, [], list(numbers), np.arange(len(numbers), dtype=np.int32))
+    lives = Lifetimes(events, [], places, of_stack)
     return find_holders(lives, peak, steps, end, period)

@@ -4,8 +4,13 @@ hold more with every step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents, Segment
 from bottleneck_lab.trace.timeline import Ints, SmallInts
@@ -20,6 +25,17 @@ once the first quarter of the time is over.
 """
 
 
+class Caller(msgspec.Struct, frozen=True):
+    """Of what a line allocated, the part that it did for one of the lines that call it; the figures
+    are those of `Holder`.
+    """
+
+    line: str
+    held_bytes: int
+    peak_bytes: int
+    growth_bytes_per_step: int
+
+
 class Holder(msgspec.Struct, frozen=True):
     """A line of the program's own and what was allocated below it.
 
@@ -28,7 +44,8 @@ class Holder(msgspec.Struct, frozen=True):
     were recorded (else 0). `grows`: nearly every moment showed more than the one before.
     `fall_bytes`: the most by which it fell between the ends of steps, where steps were recorded.
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
-    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held.
+    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `callers`: where
+    several lines of the program's call it, those that hold anything.
     """
 
     line: str
@@ -44,10 +61,39 @@ class Holder(msgspec.Struct, frozen=True):
     fall_bytes: int = 0
     smallest_bytes: int = 0
     largest_bytes: int = 0
+    callers: tuple[Caller, ...] = ()
+
+
+class Place(NamedTuple):
+    """A line of the program's, and which of several others called it."""
+
+    line: str
+    caller: str = ""
+
+
+def number_places(stacks: Sequence[tuple[str, ...]]) -> tuple[list[Place], SmallInts]:
+    """Return the places where stacks of the program's own lines, the innermost first, end, and the
+    number of each stack's. Callers are told apart by the nearest line in which the stacks of one
+    line differ; a stack without any, as where something is let go of, tells nothing.
+    """
+    above: dict[str, set[tuple[str, ...]]] = {}
+    for line, *callers in stacks:
+        above.setdefault(line, set()).update({tuple(callers)} if callers else ())
+    differ = {
+        line: next((at for at, each in enumerate(zip_longest(*all_)) if len(set(each)) > 1), None)
+        for line, all_ in above.items()
+    }
+    numbers: dict[Place, int] = {}
+    of_stack = []
+    for line, *callers in stacks:
+        at = differ[line]
+        place = Place(line, callers[at] if at is not None and at < len(callers) else "")
+        of_stack.append(numbers.setdefault(place, len(numbers)))
+    return list(numbers), np.array(of_stack, dtype=np.int32)
 
 
 class Lifetimes:
-    """Blocks from allocation to release, as rows of the events, and the line of `lines` that each
+    """Blocks from allocation to release, as rows of the events, and the place of `places` that each
     belongs to: `of_stack` gives it by stack. What was there before the first event begins at -1,
     what is still there ends at their number, `events`.
     """
@@ -56,10 +102,14 @@ class Lifetimes:
         self,
         events: AllocatorEvents,
         segments: list[Segment],
-        lines: list[str],
+        places: list[Place],
         of_stack: SmallInts,
     ) -> None:
-        self.events, self.lines = len(events), lines
+        self.events, self.places = len(events), places
+        self.lines = list(dict.fromkeys(place.line for place in places))
+        numbers = {line: number for number, line in enumerate(self.lines)}
+        self.line_of = np.array([numbers[place.line] for place in places], dtype=np.int64)
+        """The number of each place's line."""
         rows = np.flatnonzero((events.action == Action.ALLOC) | (events.action == events.release))
         rows = rows[np.argsort(events.address[rows], kind="stable")]
         allocs = events.action[rows] == Action.ALLOC
@@ -73,35 +123,40 @@ class Lifetimes:
         ends[:-1][freed[:-1]] = rows[1:][freed[:-1]]
         ends = ends[allocs]
         self.freed = freed[allocs]
-        sizes, lines = events.bytes[begins], of_stack[events.stack[begins]]
+        sizes, held_at = events.bytes[begins], of_stack[events.stack[begins]]
         earlier = _earlier(segments, events, begins[~self.freed], of_stack)
         self.begin: Ints = np.concatenate([begins, np.full(len(earlier), -1)]).astype(np.int64)
         self.end: Ints = np.concatenate([ends, np.full(len(earlier), last)]).astype(np.int64)
         self.bytes: Ints = np.concatenate([sizes, earlier[:, 0]]).astype(np.int64)
-        self.line: Ints = np.concatenate([lines, earlier[:, 1]]).astype(np.int64)
-        self.freed_by = np.where(
-            self.freed, of_stack[events.stack[np.minimum(ends, last - 1)]] if last else 0, -1
-        )
+        self.place: Ints = np.concatenate([held_at, earlier[:, 1]]).astype(np.int64)
+        freed_at = of_stack[events.stack[np.minimum(ends, last - 1)]] if last else 0
+        self.freed_by = np.where(self.freed, self.line_of[freed_at], -1)
 
     def held_after(self, row: int) -> Ints:
-        """Return the bytes that each line holds after an event."""
+        """Return the bytes that are held after an event, by place."""
         there = (self.begin <= row) & (row < self.end)
-        held = np.bincount(self.line[there], self.bytes[there], minlength=len(self.lines))
+        held = np.bincount(self.place[there], self.bytes[there], minlength=len(self.places))
         return held.astype(np.int64)
+
+    def by_line(self, by_place: Ints) -> Ints:
+        """Return figures by line: the sums of those by place, which are the last axis."""
+        lines = np.zeros((*by_place.shape[:-1], len(self.lines)), dtype=np.int64)
+        np.add.at(lines.T, self.line_of, by_place.T)
+        return lines
 
     def recorded(self, line: int, row: int) -> tuple[int, Ints]:
         """Return how many blocks a line was recorded to allocate until an event, and of each that
         was freed until then the line that freed it.
         """
         known = len(self.freed)
-        own = (self.line[:known] == line) & (self.begin[:known] <= row)
+        own = (self.line_of[self.place[:known]] == line) & (self.begin[:known] <= row)
         return int(own.sum()), self.freed_by[own & self.freed & (self.end[:known] <= row)]
 
 
 def _earlier(
     segments: list[Segment], events: AllocatorEvents, open_rows: Ints, of_stack: SmallInts
 ) -> Ints:
-    """Return bytes and line of the blocks held at the end whose allocation was not recorded."""
+    """Return bytes and place of the blocks held at the end whose allocation was not recorded."""
     known = set(events.address[open_rows].tolist())
     blocks = (block for segment in segments for block in segment.blocks)
     held = [
@@ -125,21 +180,25 @@ def find_holders(
     first, last = len(moments) // 4, len(moments) - 1
     chosen = moments[np.unique(np.linspace(first, last, MOMENTS).astype(np.int64))]
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
-    held, at_peak = lives.held_after(end), lives.held_after(peak)
-    falls = (np.maximum.accumulate(over_time) - over_time).max(axis=0)
+    lines_over_time = lives.by_line(over_time)
+    falls = (np.maximum.accumulate(lines_over_time) - lines_over_time).max(axis=0)
     if by_step and 0 < period <= last - first:
         first = last - (last - first) // period * period
         alike = moments[first : last + 1 : period]
         over_time = np.array([lives.held_after(row) for row in alike.tolist()])
-    rising, growth = (np.diff(over_time, axis=0) > 0).mean(axis=0), held - over_time[0]
+    held_now, held_at_peak = lives.held_after(end), lives.held_after(peak)
+    rising, growth = _growth(lives.by_line(over_time), lives.by_line(held_now))
+    held, at_peak = lives.by_line(held_now), lives.by_line(held_at_peak)
+    callers = _callers(lives, over_time, held_now, held_at_peak, last - first if by_step else 0)
     there = (lives.begin <= end) & (lives.end > end)
-    blocks = np.bincount(lives.line[there], minlength=len(lives.lines))
+    line = lives.line_of[lives.place]
+    blocks = np.bincount(line[there], minlength=len(lives.lines))
     holders = []
     for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
         if not held[i] and not at_peak[i]:
             continue
         allocated, freed_by = lives.recorded(i, end)
-        sizes = lives.bytes[there & (lives.line == i)]
+        sizes = lives.bytes[there & (line == i)]
         holders.append(
             Holder(
                 line=lives.lines[i],
@@ -148,13 +207,39 @@ def find_holders(
                 peak_bytes=int(at_peak[i]),
                 growth_bytes=int(growth[i]),
                 growth_bytes_per_step=int(growth[i] // (last - first)) if by_step else 0,
-                grows=bool(rising[i] >= RISING_SHARE and growth[i] > 0),
+                grows=bool(rising[i]),
                 allocated=allocated,
                 freed_share=len(freed_by) / allocated if allocated else 0.0,
                 freed_at=lives.lines[np.bincount(freed_by).argmax()] if len(freed_by) else "",
                 fall_bytes=int(falls[i]) if by_step else 0,
                 smallest_bytes=int(sizes.min()) if len(sizes) else 0,
                 largest_bytes=int(sizes.max()) if len(sizes) else 0,
+                callers=tuple(callers.get(lives.lines[i], ())),
             )
         )
     return holders
+
+
+def _growth(over_time: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:
+    """Return what grows, of the bytes held at some moments and at the end, and by how much."""
+    growth = held - over_time[0]
+    rising = (np.diff(over_time, axis=0) > 0).mean(axis=0)
+    return (rising >= RISING_SHARE) & (growth > 0), growth
+
+
+def _callers(
+    lives: Lifetimes, over_time: Ints, held: Ints, at_peak: Ints, steps: int
+) -> dict[str, list[Caller]]:
+    """Return the callers of each line that has several, the largest first, with their growth over
+    so many steps; the figures are by place.
+    """
+    grows, growth = _growth(over_time, held)
+    callers: dict[str, list[Caller]] = {}
+    for i in np.lexsort((-at_peak, -held)).tolist():
+        place = lives.places[i]
+        if place.caller and (held[i] or at_peak[i]):
+            more = int(growth[i] // steps) if steps and grows[i] else 0
+            callers.setdefault(place.line, []).append(
+                Caller(place.caller, int(held[i]), int(at_peak[i]), more)
+            )
+    return callers

@@ -11,7 +11,13 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.memory.growth import STRETCHES, growth_a_step
-from bottleneck_lab.analysis.memory.holders import Holder, Lifetimes, find_holders
+from bottleneck_lab.analysis.memory.holders import (
+    Holder,
+    Lifetimes,
+    Place,
+    find_holders,
+    number_places,
+)
 from bottleneck_lab.trace.snapshot import (
     Action,
     AllocatorEvents,
@@ -67,34 +73,34 @@ class DeviceMemory(msgspec.Struct, frozen=True):
 
 def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
     """Return one entry per device that holds or has allocated anything."""
-    # The program's own lines, and for each stack (and last for none) the number of its line.
-    numbers: dict[str, int] = {}
-    texts = [own_line(snapshot.frames, stack) for stack in snapshot.stacks] + ["not recorded"]
-    of_stack = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int32)
-    lines = list(numbers)
-    memories = [_device(snapshot, device, lines, of_stack) for device in snapshot.devices]
+    # Of each stack, and last of none.
+    stacks = [own_lines(snapshot.frames, stack) for stack in snapshot.stacks] + [("not recorded",)]
+    places, of_stack = number_places(stacks)
+    memories = [_device(snapshot, device, places, of_stack) for device in snapshot.devices]
     return [memory for memory in memories if memory.reserved_bytes or memory.events]
 
 
-def own_line(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> str:
-    """Return the innermost line that is no library's, as "file.py(line): function"; the innermost
-    of all where every one is.
+def own_lines(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the lines that are no library's, the innermost first, as "file.py(line): function";
+    the innermost of all where every one is.
     """
     seen = [frames[number] for number in stack]
-    frame = next(
-        (frame for frame in seen if not _LIBRARY.search(frame.file)), seen[0] if seen else None
-    )
-    if frame is None:
-        return "not recorded"
+    own = [frame for frame in seen if not _LIBRARY.search(frame.file)] or seen[:1]
+    return tuple(map(_line, own)) or ("not recorded",)
+
+
+def _line(frame: Frame) -> str:
     return f"{frame.file.rsplit('/', 1)[-1]}({frame.line}): {frame.function}"
 
 
-def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallInts) -> DeviceMemory:
+def _device(
+    snapshot: Snapshot, device: int, places: list[Place], of_stack: SmallInts
+) -> DeviceMemory:
     segments = [segment for segment in snapshot.segments if segment.device == device]
     events = snapshot.events.get(device) or empty_events()
     blocks = [block for segment in segments for block in segment.blocks]
     held = [block for block in blocks if block.active]
-    lives = Lifetimes(events, segments, lines, of_stack)
+    lives = Lifetimes(events, segments, places, of_stack)
     level = _level(events, (Action.ALLOC,), (events.release,), sum(block.bytes for block in held))
     reserved = _level(
         events,
@@ -121,7 +127,7 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         holders=find_holders(lives, min(int(level.argmax()), last), steps, last),
         refusals=[
             FailedAllocation(
-                line=lines[of_stack[events.stack[row]]],
+                line=places[of_stack[events.stack[row]]].line,
                 bytes=int(events.bytes[row]),
                 device_free_bytes=int(events.address[row]),
                 unused_bytes=int(reserved[row] - level[row]),

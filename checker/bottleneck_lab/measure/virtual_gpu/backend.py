@@ -50,6 +50,7 @@ from bottleneck_lab.measure.virtual_gpu.module import (
 from bottleneck_lab.measure.virtual_gpu.operators import traits_of
 from bottleneck_lab.measure.virtual_gpu.pinned import PinnedMemory, replace_pinning
 from bottleneck_lab.measure.virtual_gpu.tensor import TensorForm, VirtualTensor
+from bottleneck_lab.trace.stacks import join_lines
 
 aten = torch.ops.aten
 _ERRORS = {
@@ -64,6 +65,9 @@ _ERRORS = {
     )
 }
 
+MOST_LINES = 8
+"""Of those that called one another: a program may call itself."""
+
 
 class Driver:
     """Sends what the program does to the engine. The engine's clock says what a call costs, not the
@@ -77,12 +81,15 @@ class Driver:
         self._engine = Frames(sock)
         self._lock = threading.RLock()
         """Held over a call and its answer: a loader's thread pins, and autograd's launches."""
-        self._folder, self._entry = str(entry.parent), str(entry)
+        self._folder = str(entry.parent)
         self.forked = False
         self.pinned = PinnedMemory()
         self._released: dict[str, list[int]] = {}
         """Tensors that have died since the last call, by the program's line then."""
-        self._collections: list[int] = []
+        self._collections: list[tuple[int, str]] = []
+        """Generations of garbage that the program has had collected since the last call, with its
+        line then.
+        """
         self._under_way: dict[int, torch.Tensor] = {}
         """Targets of copies that the program has not waited for: until then, a target holds what it
         held.
@@ -93,15 +100,13 @@ class Driver:
         """Of the device's memory at least."""
         self._steps = 0
         self._copies: dict[Any, tuple[int, str, str]] = {}
-        """The host's memory that has been copied to from the device: step, line and form of the
+        """The host's memory that has been copied to from the device: step, lines and form of the
         first copy.
         """
         self._tf32 = Tf32()
         """As the engine has it."""
-        self._files: dict[str, tuple[str, bool] | None] = {}
-        """Of each file's path, its name and whether it is the entry file; None of a file that is
-        not the program's.
-        """
+        self._files: dict[str, str] = {}
+        """Of each file's path its name, empty for a file that is not the program's."""
         self.failures = Failures()
         self._lowest = 0
         """The last number of a tensor or copy that the engine has not numbered: those are below
@@ -124,7 +129,7 @@ class Driver:
         """Note that the program has collected a generation of garbage; the engine hears of it with
         the next call.
         """
-        self._collections.append(generation)
+        self._collections.append((generation, self.line()))
 
     def begin_pass(self) -> None:
         """Begin a pass through the data."""
@@ -141,7 +146,7 @@ class Driver:
     def _note_copy(self, host: torch.Tensor) -> None:
         memory = StorageWeakRef(host.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it
         if memory not in self._copies:
-            self._copies[memory] = self._steps, self.lines()[1], f"{form_of(host)} on the host"
+            self._copies[memory] = self._steps, self.stack(), f"{form_of(host)} on the host"
 
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
@@ -186,7 +191,7 @@ class Driver:
         traits = traits_of(function)
         packet = traits.packet
         if packet is aten._local_scalar_dense:
-            return self._download(args[0], None, blocking=True).item()
+            return self._download(args[0], None, "item", blocking=True).item()
         if packet is aten._to_copy:
             return self._to_copy(args[0], **kwargs)
         if packet is aten.copy_:
@@ -209,7 +214,7 @@ class Driver:
         return self._to_copy(index)
 
     def _call(self, call: Call) -> Any:
-        traits, lines = call.traits, self.lines()
+        traits, stack = call.traits, self.stack()
         refuse_switches(traits, call.given)
         with self._lock:
             if traits.factors and (tf32 := switched_tf32()) != self._tf32:
@@ -220,23 +225,23 @@ class Driver:
             # as it would on a GPU.
             predicted = self._predicted.get(call.signature)
             if predicted and predicted.nbytes <= self._free_bytes:
-                return self._launch(call, lines, predicted)
+                return self._launch(call, stack, predicted)
             template = None
             if traits.is_predictable:
                 template = predicted.template if predicted else len(self._predicted)
-            answer = self.ask("call", *call.message(), *lines, template)
+            answer = self.ask("call", *call.message(), stack, template)
             results, numbers = read_results(answer, call)
             if template is not None and (known := predict(results, template)):
                 self._predicted[call.signature] = known
             return self._values(results, call, numbers)
 
-    def _launch(self, call: Call, lines: tuple[str, str], predicted: PredictedResult) -> Any:
+    def _launch(self, call: Call, stack: str, predicted: PredictedResult) -> Any:
         """Send a call whose result is known, and do not wait for the engine."""
         # This is what makes the emulation as fast as it is: a step sends hundreds of operators, and
         # waiting for each would be two switches between processes. It is safe because the call can
         # neither fill the device nor be one that waits, after which a copy has arrived.
         numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
-        args = predicted.template, call.numbers, *lines, list(numbers)
+        args = predicted.template, call.numbers, stack, list(numbers)
         waits = call.traits.may_wait
         self._engine.queue(self._message("launch", args, awaited=False, may_wait=waits))
         self._lowest -= predicted.new
@@ -265,37 +270,35 @@ class Driver:
         """Return the program's own line that is running, `file(line): function`: of the calling
         thread, or of the main one where that runs none, as autograd's does.
         """
-        return self.lines()[0]
+        return self.stack(1)
 
-    def lines(self) -> tuple[str, str]:
-        """Return the program's own line that is running, as `line` does, and the entry file's,
-        which is the same or has called it.
+    def stack(self, most: int = MOST_LINES) -> str:
+        """Return the program's own line that is running, as `line` does, with those that have
+        called it, as `trace.stacks` joins them: `most` in all.
         """
-        nearest, calling = self._lines_from(sys._getframe())
-        if not nearest:
+        lines = self._lines_from(sys._getframe(), most)
+        if not lines:
             # Not by a name: all threads' frames include this one, so it would hold itself, and the
             # frames below it would keep the call's tensors until the next collection.
-            nearest, calling = self._lines_from(
-                sys._current_frames().get(threading.main_thread().ident or 0)
+            lines = self._lines_from(
+                sys._current_frames().get(threading.main_thread().ident or 0), most
             )
-        return nearest, calling
+        return join_lines(lines)
 
-    def _lines_from(self, frame: FrameType | None) -> tuple[str, str]:
+    def _lines_from(self, frame: FrameType | None, most: int) -> list[str]:
         # Every operator comes by here, and every tensor that dies.
-        nearest, files = "", self._files
+        files, lines = self._files, list[str]()
         while frame is not None:
             path = frame.f_code.co_filename
             if path not in files:
-                name = path.rpartition("/")[2]
                 mine = path.startswith(self._folder)
-                files[path] = (name, path == self._entry) if mine else None
+                files[path] = path.rpartition("/")[2] if mine else ""
             if file := files[path]:
-                line = f"{file[0]}({frame.f_lineno}): {frame.f_code.co_name}"
-                nearest = nearest or line
-                if file[1]:
-                    return nearest, line
+                lines.append(f"{file}({frame.f_lineno}): {frame.f_code.co_name}")
+                if len(lines) == most:
+                    break
             frame = frame.f_back
-        return nearest, nearest
+        return lines
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the host's memory, which is pinned from now on. The launching thread
@@ -318,7 +321,7 @@ class Driver:
             target = None
             if not blocking:
                 target = self.pinned.mark(torch.zeros(source.shape, dtype=source.dtype))
-            host = self._download(source, target, blocking=blocking)
+            host = self._download(source, target, "copy_", blocking=blocking)
             return host if dtype is None else host.to(dtype)
         kept = {
             key: kwargs[key] for key in ("dtype", "memory_format") if kwargs.get(key) is not None
@@ -338,7 +341,7 @@ class Driver:
             self._copy_in("overwrite", args, pinned=pinned, blocking=blocking)
         else:
             pinned = target.is_contiguous() and self.pinned.holds(target)
-            self._download(source, target, blocking=blocking or not pinned)
+            self._download(source, target, "copy_", blocking=blocking or not pinned)
         return target
 
     def _copy_in(
@@ -353,7 +356,7 @@ class Driver:
             # The answer says what has arrived now, or that the device is full.
             answered = (waits and self._under_way) or nbytes > self._free_bytes
             call = self.ask if answered else self.tell
-            call(name, *args, pinned, blocking, self.line(), self._lowest)
+            call(name, *args, pinned, blocking, self.stack(), self._lowest)
             if not answered:
                 self._free_bytes -= nbytes
             if not waits:
@@ -361,15 +364,16 @@ class Driver:
             return self._lowest
 
     def _download(
-        self, source: Any, target: torch.Tensor | None, *, blocking: bool
+        self, source: Any, target: torch.Tensor | None, operator: str, *, blocking: bool
     ) -> torch.Tensor:
-        """Return the tensor's values on the host, in `target` if there is one. Not blocking: they
-        will be there when the copy has arrived.
+        """Return the tensor's values on the host, in `target` if there is one, for an operator of
+        this name. Not blocking: they will be there when the copy has arrived.
         """
         # Held over both: no other thread may learn that the copy has arrived before its target is
         # known.
         with self._lock:
-            data = self.ask("download", source.handle, not blocking, blocking, self.line())
+            pinned = not blocking
+            data = self.ask("download", source.handle, operator, pinned, blocking, self.line())
             if isinstance(data, torch.Tensor):
                 host = data if target is None else target.copy_(data)
                 self._note_copy(host)

@@ -19,8 +19,8 @@ class Figures(msgspec.Struct, frozen=True):
     `setup_waits` and `report_waits`: waits until the first product, and until each report.
     `line_waits`: those since the first step, by the program's line.
     `lives`: step in which tensors were made, step in which they were gone (the last for those that
-    live), and how many, on the device and copied from there; steps count from 1. Then the line of
-    the program's entry file that made them, and their dtype and shape, by the program's own word.
+    live), and how many, on the device and copied from there; steps count from 1. Then the program's
+    lines that made them, as `trace.stacks` joins them, and their dtype and shape, by its own word.
     `returned_bytes`: copied to the host. `useful_flops`: of `flops`, those from which the
     parameters follow that were handed over; `step_flops` and `report_flops`: as many until each
     step began and until each report. All three are empty before parameters are handed over.

@@ -12,10 +12,11 @@ import msgspec
 
 from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic, GpuSpec
 
-Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "range"]
+Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "copy", "pin", "collect", "step", "range"]
 _OLDEST = 2
 """The generation whose collection looks at every object."""
-LOOP = "a step besides its operators (modelled)"
+LOOP = "Python between operators (modelled)"
+COLLECT = "gc.collect()"
 FREE_QUESTIONS = 4
 """How often in a step a program may ask whether the device has done work of that step, and be told
 that it has not: a glance at each of a few events, but no wait in disguise.
@@ -23,8 +24,9 @@ that it has not: a glance at each of a few events, but no wait in disguise.
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """One row of the timeline in µs of the logical clock. `line` is the program's line that caused
-    it, `pinned` the host's memory of a copy.
+    """One row of the timeline in µs of the logical clock. `name`: of a step or a range, else of the
+    operator that causes it. `line` is the program's line that causes it, `pinned` the host's memory
+    of a copy.
     """
 
     kind: Kind
@@ -84,33 +86,36 @@ class Clock:
             self.setup_waits = self.waits
         self.flops += flops
         # The host first: a kernel cannot start before its launch has returned.
-        self._launch(name, line)
+        self._launch("launch", name, line)
         length_us = self.spec.kernel_time_us(flops, nbytes, reduces=reduces, arithmetic=arithmetic)
         self._queue("kernel", name, length_us, line, int(nbytes))
 
     def copy(
         self,
         direction: Literal["h2d", "d2h"],
+        operator: str,
         nbytes: int,
         *,
         pinned: bool,
         blocking: bool,
         line: str,
     ) -> None:
-        """Queue a copy over the host link; wait for it if `blocking`."""
+        """Queue a copy over the host link, for an operator; wait for it if `blocking`."""
         # From pageable memory the driver stages the copy through its own buffer, and the host waits
         # for the stream whatever it wanted.
-        self._launch(f"copy {direction}", line)
+        self._launch("copy", operator, line)
         length_us = self.spec.copy_time_us(nbytes, pinned=pinned)
-        self._queue(direction, f"copy {direction}", length_us, line, nbytes, pinned=pinned)
+        self._queue(direction, operator, length_us, line, nbytes, pinned=pinned)
         if direction == "d2h":
             self.returned_bytes += nbytes
         if blocking or not pinned:
-            self.wait(line, f"wait for copy {direction}")
+            self.wait(line, operator)
 
-    def wait(self, line: str, name: str = "wait for the stream") -> None:
-        """Have the host wait until the stream has run everything that is queued."""
-        self._wait_until(self.device_us, line, name)
+    def wait(self, line: str, operator: str = "") -> None:
+        """Have the host wait until the stream has run everything that is queued: for an operator,
+        unless the program asks for just that.
+        """
+        self._wait_until(self.device_us, line, operator)
 
     def record_event(self) -> float:
         """Return when an event that is recorded now will have happened: after what is queued."""
@@ -119,7 +124,7 @@ class Clock:
     def wait_event(self, at_us: float, line: str) -> None:
         """Have the host wait for an event. It does not wait for one that has happened."""
         if at_us > self.host_us:
-            self._wait_until(at_us, line, "wait for an event")
+            self._wait_until(at_us, line)
         self.awaited_us = max(self.awaited_us, at_us)
 
     def query_event(self, at_us: float, line: str) -> bool:
@@ -133,7 +138,7 @@ class Clock:
             at_us > self._begun_us and of_this_step >= FREE_QUESTIONS
         )
         if at_us > self.host_us and again:
-            self._wait_until(at_us, line, "wait for an event")
+            self._wait_until(at_us, line)
         if at_us > self.host_us:
             self._queried.add(at_us)
             self.host_us += self.spec.wait_us
@@ -141,14 +146,14 @@ class Clock:
         self.awaited_us = max(self.awaited_us, at_us)
         return True
 
-    def _wait_until(self, at_us: float, line: str, name: str) -> None:
+    def _wait_until(self, at_us: float, line: str, operator: str = "") -> None:
         self.waits += 1
         if self.step_starts_us:
             self.line_waits[line] += 1
         start = self.host_us
         self.host_us = max(self.host_us, at_us) + self.spec.wait_us
         self.awaited_us = max(self.awaited_us, at_us)
-        self._record("wait", name, start, self.host_us, line)
+        self._record("wait", operator, start, self.host_us, line)
 
     def pin(self, nbytes: int, line: str) -> None:
         """Charge the host for a buffer that the launching thread pins itself. What a loader's own
@@ -161,7 +166,7 @@ class Clock:
             raise ValueError(f"{nbytes} bytes cannot be pinned")
         start = self.host_us
         self.host_us += self.spec.pin_time_us(nbytes)
-        self._record("pin", "pin memory", start, self.host_us, line, nbytes=nbytes)
+        self._record("pin", "", start, self.host_us, line, nbytes=nbytes)
 
     def allocate(self, blocks: int) -> None:
         """Have the allocator ask the driver for more memory: the host waits for the stream, as in
@@ -169,12 +174,13 @@ class Clock:
         """
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
 
-    def collect(self, generation: int) -> None:
+    def collect(self, generation: int, line: str) -> None:
         """Charge the host for a garbage collection that the program has run: of all objects
         (generation 2), or of the young ones.
         """
-        full = generation >= _OLDEST
+        start, full = self.host_us, generation >= _OLDEST
         self.host_us += self.spec.collect_us if full else self.spec.collect_young_us
+        self._record("collect", COLLECT, start, self.host_us, line)
 
     def step(self, samples: int = 0) -> None:
         """Begin a step with a batch: of `samples` samples that the launching thread loads, or, of
@@ -219,11 +225,11 @@ class Clock:
             "step", f"{len(self.step_starts_us) - 1}", self.step_starts_us[-1], self.host_us, ""
         )
 
-    def _launch(self, name: str, line: str) -> None:
+    def _launch(self, kind: Literal["launch", "copy"], name: str, line: str) -> None:
         self._correlation += 1
         start = self.host_us
         self.host_us += self.spec.launch_us
-        self._record("launch", name, start, self.host_us, line)
+        self._record(kind, name, start, self.host_us, line)
 
     def _queue(
         self,

@@ -52,6 +52,7 @@ from bottleneck_lab.measure.virtual_gpu.operators import (
 from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
 from bottleneck_lab.measure.virtual_gpu.spec import H200, Arithmetic, GpuSpec
 from bottleneck_lab.measure.virtual_gpu.templates import Given, Template
+from bottleneck_lab.trace.stacks import split_lines
 
 aten = torch.ops.aten
 REFUSED = {"from_file", "set_"}
@@ -60,12 +61,12 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Birth(NamedTuple):
-    """When a tensor was made (the step), on which line of the program's entry file, and its dtype
-    and shape.
+    """When a tensor was made (the step), on which of the program's lines, and its dtype and
+    shape.
     """
 
     step: int
-    line: str
+    stack: str
     form: str
 
 
@@ -131,26 +132,23 @@ class Engine:
         overload: str,
         args: list[Any],
         kwargs: dict[str, Any],
-        line: str,
-        caller: str = "",
+        stack: str,
         template: int | None = None,
     ) -> Any:
-        """Run one operator and return its result, every tensor described. `caller`: the line of the
-        program's entry file, which may have called another's `line`. `template`: the number under
-        which the program may launch the like of it from now on.
+        """Run one operator and return its result, every tensor described. `stack`: the program's
+        line with those that called it. `template`: the number under which the program may launch
+        the like of it from now on.
 
         Raises NotModelled for one that is missing, LookupError for one that is none, and what the
         operator raises.
         """
         opened = Template(_operator(name, overload), args, kwargs)
-        result, numbers, _ = self._execute(opened, opened.given, line)
+        result, numbers, _ = self._execute(opened, opened.given, stack)
         if template is not None:
             self.templates[template] = opened
-        return replace(result, lambda value: self._describe(value, numbers, line, caller))
+        return replace(result, lambda value: self._describe(value, numbers, stack))
 
-    def launch(
-        self, template: int, given: list[Given], line: str, caller: str, numbers: list[int]
-    ) -> None:
+    def launch(self, template: int, given: list[Given], stack: str, numbers: list[int]) -> None:
         """Run an operator for a program that knows what the result looks like and does not wait: it
         has numbered the new tensors itself, below zero.
 
@@ -159,23 +157,23 @@ class Engine:
         """
         if template not in self.templates:
             raise LookupError(f"no call has the number {template}")
-        _, owned, results = self._execute(self.templates[template], given, line)
+        _, owned, results = self._execute(self.templates[template], given, stack)
         made = [tensor for tensor in results if id(tensor) not in owned]
         for number, tensor in zip(numbers, made, strict=True):
             self._require_free(number)
-            self._hold(number, tensor, line, caller)
+            self._hold(number, tensor, stack)
 
     def _require_free(self, number: int) -> None:
         if number >= 0 or number in self._tensors:
             raise LookupError(f"{number} is no free number for a tensor")
 
     def _execute(
-        self, template: Template, given: list[Given], line: str
+        self, template: Template, given: list[Given], stack: str
     ) -> tuple[Any, dict[int, int], list[torch.Tensor]]:
         """Return an operator's result, the numbers of the tensors that it was given, by their
         identity, and the tensors of the result.
         """
-        traits = template.traits
+        traits, line = template.traits, split_lines(stack)[0]
         tensors, numbers = self._own(given)
         args, kwargs, inputs = template.fill(tensors)
         # Computed at once, on this CPU; only the books say when the device would have run it. So
@@ -195,13 +193,13 @@ class Engine:
         flops = traits.flops(args, kwargs, result)
         self._account(traits, inputs, results, flops, arithmetic, line)
         if traits.may_wait and _waits(traits, args, kwargs):
-            self.clock.wait(line, f"wait for {traits.name}")
+            self.clock.wait(line, traits.name)
         self._lineage.note(traits, args, kwargs, inputs, results, flops)
         # An operator may have given its `out=` a larger storage. Where the device has no room for
         # that, the tensor is gone.
         for number in numbers.values() if traits.written else ():
             if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
-                self._hold(number, self._release(number, self.clock.host_us, line), line)
+                self._hold(number, self._release(number, self.clock.host_us, line), stack)
         return result, numbers, results
 
     def set_tf32(self, matrices: bool, convolutions: bool) -> None:
@@ -214,7 +212,7 @@ class Engine:
         data: torch.Tensor,
         pinned: bool,
         blocking: bool,
-        line: str,
+        stack: str,
         number: int,
     ) -> None:
         """Make a tensor of the host's one of the device's, with this number below zero. The copy
@@ -225,13 +223,14 @@ class Engine:
         tensor = changed if dtype is None else changed.to(dtype)
         self._lineage.forget(tensor)  # another tensor may have had its memory
         # Memory first: the driver may have to be asked for it, and waits for the device.
-        self._hold(number, tensor, line)
-        self._copy_in(data, pinned, blocking, line, number)
+        self._hold(number, tensor, stack)
+        self._copy_in(data, pinned, blocking, stack, number)
 
     def _copy_in(
-        self, data: torch.Tensor, pinned: bool, blocking: bool, line: str, number: int
+        self, data: torch.Tensor, pinned: bool, blocking: bool, stack: str, number: int
     ) -> None:
-        self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+        line = split_lines(stack)[0]
+        self.clock.copy("h2d", "copy_", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         if pinned and not blocking:
             self._reading[number] = self.clock.device_us, line
 
@@ -260,25 +259,25 @@ class Engine:
         data: torch.Tensor,
         pinned: bool,
         blocking: bool,
-        line: str,
+        stack: str,
         number: int,
     ) -> None:
         """Copy a tensor of the host's into one of the device's. The copy has this number where the
         device has yet to read its source.
         """
-        self._copy_in(data, pinned, blocking, line, number)
+        self._copy_in(data, pinned, blocking, stack, number)
         tensor = self._tensors[target.number]
         tensor.copy_(self._start.change(data))
         self._lineage.forget(tensor)
 
     def download(
-        self, source: Handle, pinned: bool, blocking: bool, line: str
+        self, source: Handle, operator: str, pinned: bool, blocking: bool, line: str
     ) -> torch.Tensor | int:
-        """Return a tensor of the device's for the host; where the host does not wait, the number
-        under which it arrives later.
+        """Return a tensor of the device's for the host, which called this operator; where the host
+        does not wait, the number under which it arrives later.
         """
         held = self._tensors[source.number]
-        self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
+        self.clock.copy("d2h", operator, held.nbytes, pinned=pinned, blocking=blocking, line=line)
         if blocking or not pinned:
             return held
         # It arrives when the host waits for it. That it may have arrived before, on a device that
@@ -328,13 +327,15 @@ class Engine:
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return end - start
 
-    def let_go(self, released: list[tuple[str, list[int]]], collections: list[int]) -> None:
+    def let_go(
+        self, released: list[tuple[str, list[int]]], collections: list[tuple[int, str]]
+    ) -> None:
         """Release these handles, by the program's line that let go of them, and charge it for these
-        generations that it has had collected.
+        generations that it has had collected, each on a line.
         """
         at_us = self.clock.host_us
-        for generation in collections:
-            self.clock.collect(generation)
+        for generation, line in collections:
+            self.clock.collect(generation, line)
         for line, numbers in released:
             for number in numbers:
                 if number in self._tensors:
@@ -358,10 +359,10 @@ class Engine:
         )
         self.kept = {name: tensor.clone() for name, tensor in kept.items()}
 
-    def _record(self, at_us: float, storage: int, before: int, line: str) -> None:
+    def _record(self, at_us: float, storage: int, before: int, stack: str) -> None:
         changed = self.memory.allocated - before
         if changed and self.recording:
-            self.changes.append(MemoryChange(at_us, storage, changed, self.memory.allocated, line))
+            self.changes.append(MemoryChange(at_us, storage, changed, self.memory.allocated, stack))
 
     def begin_pass(self) -> None:
         """Begin a pass through the data: steps are those of the last one."""
@@ -383,8 +384,8 @@ class Engine:
         self._step_marks.append(len(self._lineage))
         before, step = self._copies, len(self._step_marks)
         self._copies = {
-            Birth(int(birth), str(line), str(form)): max(0, int(count))
-            for birth, line, form, count in copies
+            Birth(int(birth), str(stack), str(form)): max(0, int(count))
+            for birth, stack, form, count in copies
         }
         for birth, count in before.items():
             # Never below zero: it would hide as many tensors of the device.
@@ -440,7 +441,7 @@ class Engine:
         alive = Counter(self._births.values()) + Counter(self._copies)
         lives = self._lives + Counter({(birth, now): count for birth, count in alive.items()})
         return [
-            (birth.step, last, count, birth.line, birth.form)
+            (birth.step, last, count, birth.stack, birth.form)
             for (birth, last), count in lives.items()
             if last > birth.step
         ]
@@ -472,7 +473,7 @@ class Engine:
             numbers[id(tensor)] = each
         return tensors, numbers
 
-    def _describe(self, value: Any, numbers: dict[int, int], line: str, caller: str) -> Any:
+    def _describe(self, value: Any, numbers: dict[int, int], stack: str) -> Any:
         """Return what the program learns of a tensor: one that was an argument keeps its handle, a
         new one gets the next.
         """
@@ -482,7 +483,7 @@ class Engine:
         number = numbers.get(id(value))
         if number is None:
             number = next(self._numbers)
-            self._hold(number, value, line, caller)
+            self._hold(number, value, stack)
         return Described(
             number,
             list(value.shape),
@@ -491,7 +492,7 @@ class Engine:
             name_of(value.dtype),
         )
 
-    def _hold(self, number: int, tensor: torch.Tensor, line: str, caller: str = "") -> None:
+    def _hold(self, number: int, tensor: torch.Tensor, stack: str) -> None:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
         address = storage.data_ptr()
         if blocks := self.memory.hold(address, storage.nbytes()):
@@ -500,9 +501,9 @@ class Engine:
             form, kib = form_of(tensor), storage.nbytes() / 1024
             if storage.nbytes() > tensor.nbytes:
                 form += f" in a block of {kib:.3g} KiB"  # all of it stays while the tensor does
-            self._births[address] = Birth(len(self._step_marks), caller or line, form)
+            self._births[address] = Birth(len(self._step_marks), stack, form)
         self._tensors[number], self._storages[number] = tensor, address
-        self._record(at_us, address, before, line)
+        self._record(at_us, address, before, stack)
 
     def _release(self, number: int, at_us: float, line: str) -> torch.Tensor:
         before, storage = self.memory.allocated, self._storages.pop(number)
@@ -629,7 +630,7 @@ class Server:
                     self._program.send(_encoded(answer))
                 elif not answer[0]:
                     if name == "launch" and not self._failed and len(args) > 2:
-                        answer[2] += f" (launched at {args[2]})"
+                        answer[2] += f" (launched at {split_lines(args[2])[0]})"
                     self._failed = answer
         except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
             self._program.sock.close()

@@ -21,14 +21,14 @@ class OutOfMemory(Exception):  # noqa: N818 - what PyTorch calls it
 
 class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
     """A storage allocated (`nbytes` > 0) or released, at a time of the logical clock, with what is
-    allocated after it and the program's line.
+    allocated after it and the program's line, at an allocation with those that called it.
     """
 
     at_us: float
     storage: int
     nbytes: int
     allocated: int
-    line: str
+    stack: str
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from isal import igzip
+from msgspec.structs import replace
 
 from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.virtual_gpu.books import Books
@@ -20,14 +21,14 @@ HOST, DEVICE, STREAM = 1000, 0, 7
 LINES = f"{LINES_OF}{HOST}"
 """The track of the program's lines."""
 DISPATCH_SHARE = 0.65
-"""Of the host's time for an operator, what passes before the driver's own call: Python and
-PyTorch's dispatcher.
-"""
-_HOST_ROWS = {
-    "launch": ("cuda_runtime", "cudaLaunchKernel"),
-    "wait": ("cuda_runtime", "cudaStreamSynchronize"),
-    "pin": ("cuda_runtime", "cudaHostAlloc"),
+"""Of the host's time for an operator, what passes before the driver's own call."""
+_CALLS = {
+    "launch": "cudaLaunchKernel",
+    "copy": "cudaMemcpyAsync",
+    "wait": "cudaStreamSynchronize",
+    "pin": "cudaHostAlloc",
 }
+_STARTS = ("launch", "copy")
 _COPIES = {"h2d": "Memcpy HtoD ({} -> Device)", "d2h": "Memcpy DtoH (Device -> {})"}
 _MEMORY = {True: "Pinned", False: "Pageable"}
 
@@ -47,7 +48,13 @@ def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0
         "baseTimeNanoseconds": 0,
         "with_stack": 1,
         "profile_memory": 1,
-        "traceEvents": [*_labels(), *_lines(spans), *_rows(spans), *_memory(books, begin)],
+        "traceEvents": [
+            *_labels(),
+            *_lines(spans),
+            *_operators(spans),
+            *_rows(spans),
+            *_memory(books, begin),
+        ],
     }
     trace.write_bytes(igzip.compress(msgspec.json.encode(content), compresslevel=2))
 
@@ -66,41 +73,36 @@ def _lines(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     """Yield the program's lines, as the frames of a stack: one row for as long as the host was in a
     line.
     """
-    hosts = (span for span in spans if span.kind in _HOST_ROWS and span.line)
+    hosts = (span for span in spans if span.line and span.kind in (*_CALLS, "collect"))
     for line, group in groupby(hosts, key=lambda span: span.line):
         rows = list(group)
         yield emulated_row("python_function", line, rows[0].start_us, rows[-1].end_us, HOST, LINES)
 
 
+def _operators(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
+    """Yield the operators that the program calls: one that waits does so at its end."""
+    calls: list[Span] = []
+    for span in spans:
+        if span.kind in _STARTS:
+            calls.append(span)
+        elif span.kind == "wait" and calls and span.name == calls[-1].name:
+            calls[-1] = replace(calls[-1], end_us=span.end_us)
+    for call in calls:
+        yield _host_row("cpu_op", f"aten::{call.name}", call)
+
+
 def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     for span in spans:
         if span.kind == "step":
-            yield emulated_row(
-                "user_annotation",
-                f"ProfilerStep#{span.name}",
-                span.start_us,
-                span.end_us,
-                HOST,
-                HOST,
-            )
-        elif span.kind == "range":
-            yield emulated_row("user_annotation", span.name, span.start_us, span.end_us, HOST, HOST)
-        elif span.kind in _HOST_ROWS:
-            category, name = _HOST_ROWS[span.kind]
-            if span.name.startswith("copy"):
-                name = "cudaMemcpyAsync"
-            if span.kind != "pin":
-                # A wait is called "wait for NAME", a copy "copy h2d" or the like.
-                operator = "copy_" if "copy" in span.name else span.name.split()[-1]
-                yield emulated_row(
-                    "cpu_op", f"aten::{operator}", span.start_us, span.end_us, HOST, HOST
-                )
-            begin = span.start_us
-            if span.kind == "launch":
-                begin += DISPATCH_SHARE * (span.end_us - span.start_us)
-            yield emulated_row(
-                category, name, begin, span.end_us, HOST, HOST, correlation=span.correlation
-            )
+            yield _host_row("user_annotation", f"ProfilerStep#{span.name}", span)
+        elif span.kind in ("range", "collect"):
+            yield _host_row("user_annotation", span.name, span)
+        elif span.kind in _CALLS:
+            # Of an operator's time, Python's and the dispatcher's comes before the driver's call.
+            passed = DISPATCH_SHARE if span.kind in _STARTS else 0.0
+            begin_us = span.start_us + passed * (span.end_us - span.start_us)
+            call = replace(span, start_us=begin_us)
+            yield _host_row("cuda_runtime", _CALLS[span.kind], call, correlation=span.correlation)
         else:
             yield _device_row(span)
 
@@ -118,7 +120,7 @@ def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
                 "ts": round(change.at_us, 3),
                 "args": {
                     "emulated": True,
-                    "line": change.line,
+                    "line": change.stack,
                     "Device Type": 1,
                     "Device Id": DEVICE,
                     "Addr": change.storage,
@@ -126,6 +128,10 @@ def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
                     "Total Allocated": change.allocated,
                 },
             }
+
+
+def _host_row(category: str, name: str, span: Span, **about: Any) -> dict[str, Any]:
+    return emulated_row(category, name, span.start_us, span.end_us, HOST, HOST, **about)
 
 
 def _device_row(span: Span) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from bottleneck_lab.analysis.memory.holders import Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.memory_words import (
+    caller_rows,
     describe_levels,
     describe_refusal,
     holder_cells,
@@ -65,7 +66,9 @@ def print_holders(
     top: int,
     code: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print the first `top` lines that hold memory, with their `code`; growing ones are bold."""
+    """Print the first `top` lines that hold memory, with their `code` and the lines that call them;
+    growing ones are bold.
+    """
     sheet.heading(heading)
 
     def write(cells: Sequence[str], style: str = "") -> None:
@@ -78,6 +81,8 @@ def print_holders(
     for row in holders[:top]:
         cells = holder_cells(row)
         write(cells, "bold" if row.grows else "")
+        for caller in caller_rows(row):
+            write(caller, "dim")
         sheet.source(code.get(row.line, ""), indent=4)
         sheet.line(f"freed again: {cells[-1]}", indent=4, style="dim")
     rest = len(holders) - top

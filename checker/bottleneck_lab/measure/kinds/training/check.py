@@ -51,6 +51,7 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.process import printable
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.spec import H200
+from bottleneck_lab.trace.stacks import split_lines
 from bottleneck_lab.wording import counted
 
 MEMORY_CRITERIA = ("peak-mib", "growth-kib-per-step", "kept-tensors")
@@ -219,30 +220,41 @@ def describe_kept(context: Context[TrainingSettings], kept: Counter[tuple[str, s
     """Say which tensors are kept, and where they were made; empty if none are."""
     if not kept:
         return ""
-    interval, named = context.settings.interval, kept.most_common(KEEPING_LINES)
-    each = [
-        f"{count / interval:.3g} {printable(form[:FORM_CHARS])} made {_where(context, line)}"
-        for (line, form), count in named
-    ]
-    if rest := kept.total() - sum(count for _, count in named):
+    interval, made = context.settings.interval, Counter[str]()
+    for (stack, form), count in kept.items():
+        made[f"{printable(form[:FORM_CHARS])} made {_where(context, stack)}"] += count
+    named = made.most_common(KEEPING_LINES)
+    each = [f"{count / interval:.3g} {what}" for what, count in named]
+    if rest := made.total() - sum(count for _, count in named):
         each.append(f"{rest / interval:.3g} more")
     return f"Kept from each step, in tensors: {'; '.join(each)}."
 
 
-def _where(context: Context[TrainingSettings], line: str) -> str:
-    """Return `at train.py:26 (state = …)` for the engine's `train.py(26): forecast`."""
+def _where(context: Context[TrainingSettings], stack: str) -> str:
+    """Return `at train.py:26 (state = …), called at train.py:54 (…)` for the engine's lines: the
+    innermost of the entry file's, and the outermost.
+    """
+    quoted = [text for line in split_lines(stack) if (text := _quote(context, line))]
+    if not quoted:
+        return "on no line of yours"
+    own = [text for text in quoted if text.startswith(f"{context.lab.spec.entry}:")] or quoted
+    return f"at {own[0]}, called at {own[-1]}" if len(own) > 1 else f"at {own[0]}"
+
+
+def _quote(context: Context[TrainingSettings], line: str) -> str:
+    """Return a line of the submission's files with its source; empty for any other."""
     # By the program's own word: only a line that its files have is quoted.
     match = re.fullmatch(r"([\w.]+)\((\d+)\): .*", line)
     if not match or match[1] not in context.lab.spec.files:
-        return "on no line of yours"
+        return ""
     file = context.submission / match[1]
     source = file.read_text(encoding="utf-8", errors="replace").splitlines()
     number = int(match[2])
     if not 0 < number <= len(source):
-        return "on no line of yours"
+        return ""
     text = printable(source[number - 1].strip())
     text = text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
-    return f"at {match[1]}:{number} (`{text}`)"
+    return f"{match[1]}:{number} (`{text}`)"
 
 
 def _is_shipped(context: Context[TrainingSettings]) -> bool:

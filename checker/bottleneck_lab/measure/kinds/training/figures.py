@@ -87,7 +87,7 @@ def growth_kib_per_step(step_bytes: Sequence[float], interval: int) -> float:
 
 def kept_tensors(figures: Figures, interval: int) -> Counter[tuple[str, str]]:
     """Return how many tensors made between two reports are still there two intervals later, on the
-    device or copied from it, by the line that made them and their form.
+    device or copied from it, by the lines that made them and their form.
 
     The interval that keeps the second most counts: what is made once is no leak. In the first a
     training makes what it keeps.
@@ -96,7 +96,7 @@ def kept_tensors(figures: Figures, interval: int) -> Counter[tuple[str, str]]:
     intervals = [Counter[tuple[str, str]](), Counter[tuple[str, str]]()]
     for begin in births:
         intervals.append(kept := Counter[tuple[str, str]]())
-        for birth, last, count, line, form in figures.lives:
+        for birth, last, count, stack, form in figures.lives:
             if begin < birth <= begin + interval and last - birth >= 2 * interval:
-                kept[line, form] += count
+                kept[stack, form] += count
     return sorted(intervals, key=Counter.total)[-2]
