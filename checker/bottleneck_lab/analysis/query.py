@@ -213,12 +213,15 @@ def _thread_columns(timeline: Timeline) -> Columns:
 
 
 def _wait_columns(timeline: Timeline) -> Columns:
-    """Return the columns of the table `waits`: those of `runtime`."""
+    """Return the columns of the table `waits`: those of `runtime`, and the outermost `operator`
+    that waits, "" for none.
+    """
     inside = begun_inside(timeline)
-    rows, _ = find_waits(
+    rows, operators = find_waits(
         inside, find_causes(inside, build_calls(inside, python=False), waiting_calls(inside))
     )
-    return _columns(timeline, take(inside.runtime, rows), with_lines=True)
+    columns = _columns(timeline, take(inside.runtime, rows), with_lines=True)
+    return {**columns, "operator": np.array(operators, dtype=object)}
 
 
 def _interruption_columns(timeline: Timeline) -> Columns:

@@ -251,15 +251,17 @@ QUESTIONS = (
     ),
     Question(
         "waits",
-        "For what part of the wall time did the host wait for the device, and on which lines?"
-        " (The profiler's own wait when it stops is left out.)",
+        "For what part of the wall time did the host wait for the device, on which lines and in"
+        " which operators? (The profiler's own wait when it stops is left out.)",
         f"""
-        SELECT line, name, count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
+        SELECT nullif(line, '') AS line, nullif(operator, '') AS operator, name,
+               count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(min(duration, counted."end" - waits.start))
                  / (SELECT sum(duration) FROM recorded) AS percent
         FROM waits JOIN counted ON counted.rank = waits.rank
-        GROUP BY line, name ORDER BY total_ms DESC
+        GROUP BY line, operator, name ORDER BY total_ms DESC
         """,
+        spare=("calls", "name"),
     ),
     Question(
         "interruptions",

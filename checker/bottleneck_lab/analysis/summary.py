@@ -119,6 +119,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Standard deviation over mean of these costs; of five or more, without each rank's first
     and last: they hold what the device did for steps before, or lack what it did after.
     """
+    inner_step_mean_ns: int
+    """The mean of the costs that the spread is of."""
     range_shares: dict[str, float]
     """Share of the steps' time in each range on the steps' thread: `data`, `h2d`, `forward`,
     `backward`, `optimizer` and whatever else was marked.
@@ -244,6 +246,7 @@ def _summary(
     host, work = other_sides()
     seen = _with_rows(seen, host, work)
     findings, withheld = doubt(find_findings(seen), devices.quality)
+    inner_ns = _inner_costs(work.steps, work.costs_ns)
     return Summary(
         schema=SCHEMA,
         source=timeline.source,
@@ -262,7 +265,8 @@ def _summary(
         startup_in_step_ns=max(
             (s.cost_ns - ns for s, ns in zip(work.steps, work.costs_ns, strict=True)), default=0
         ),
-        step_spread=_step_spread(work.steps, work.costs_ns),
+        step_spread=float(np.std(inner_ns)) / max(float(np.mean(inner_ns)), 1.0),
+        inner_step_mean_ns=int(np.mean(inner_ns)),
         range_shares=_range_shares(work.steps),
         operators=seen.operators,
         lines=seen.lines,
@@ -420,15 +424,14 @@ def _evidence_of(timeline: Timeline, devices: _DeviceSide, roofline: Roofline) -
     )
 
 
-def _step_spread(steps: Sequence[Step], costs_ns: Sequence[int]) -> float:
-    """Return the standard deviation over the mean of the steps' costs, without the edges."""
+def _inner_costs(steps: Sequence[Step], costs_ns: Sequence[int]) -> list[int]:
+    """Return the steps' costs, of many without those at the edges; a 0 where there are no steps."""
     costs: list[int] = []
     for rank in {step.rank for step in steps}:
         both = zip(steps, costs_ns, strict=True)
         of_rank = [cost_ns for step, cost_ns in both if step.rank == rank]
         costs += of_rank[1:-1] if len(of_rank) >= STEPS_WITH_EDGES else of_rank
-    mean_ns = float(np.mean(costs)) if costs else 0.0
-    return float(np.std(costs)) / mean_ns if mean_ns else 0.0
+    return costs or [0]
 
 
 def _with_rows(seen: Evidence, host: _HostSide, work: _WorkSide) -> Evidence:

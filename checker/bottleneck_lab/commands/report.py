@@ -13,6 +13,7 @@ from bottleneck_lab.analysis.device.gaps import LEAST_LISTED_NS
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
+from bottleneck_lab.analysis.quality import judge_quality
 from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import NO_ROWS, QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import parse_stretch, select
@@ -391,6 +392,7 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
         return
     if question:
         say(question.asks, style="bold")
+        _warn_of_quality(subject.timeline())
     if not result.rows:
         say(f"No rows: {question.without if question else NO_ROWS}.")
         return
@@ -401,6 +403,13 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
     if result.cut:
         shown = f"Only the first {len(result.rows):,} rows are shown"
         note(f"{shown}." if question else f"{shown}: add a LIMIT or a condition.")
+
+
+def _warn_of_quality(timeline: Timeline) -> None:
+    """Say, beside what may be piped, why no answer from this capture is reliable."""
+    quality = judge_quality(timeline, [use for use, _ in find_device_uses(timeline)])
+    for reason in quality.reasons:
+        say(f"Unreliable, because {reason}.", style="bold red", err=True)
 
 
 def full_report(subject: Subject) -> Report:

@@ -223,11 +223,13 @@ def describe_capture(summary: Summary) -> str:
         return f"{span}: 1 step, {events}{apart}"
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
-    aside = ", first and last aside" if count >= STEPS_WITH_EDGES else ""
-    each = (
-        f"{words.format_duration(summary.step_mean_ns)} on average (spread"
-        f" {words.format_share(summary.step_spread)}{aside})"
-    )
+    each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
+    spread = f"spread {words.format_share(summary.step_spread)}"
+    if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
+        spread = f"first and last aside {words.format_duration(inner_ns)}, {spread}"
+    elif count >= STEPS_WITH_EDGES:
+        spread += ", first and last aside"
+    each = f"{words.format_duration(each_ns)} on average ({spread})"
     if summary.startup_in_step_ns:
         startup = words.format_duration(summary.startup_in_step_ns)
         each += f", without {startup} of start-up in the first"

@@ -205,6 +205,27 @@ def test_sizes_that_a_ready_question_lists_are_in_a_reports_units(
     assert "row 1" not in output
 
 
+def test_an_answer_from_an_unreliable_capture_comes_with_the_reason(tmp_path):
+    """Twenty launches, and the kernels of five."""
+    row = {"ph": "X", "pid": 1, "tid": 1, "dur": 5}
+    events = [{"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, **row, "dur": 400}]
+    for number in range(1, 21):
+        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 20 * number - 10}
+        events.append({**row, **launch, "args": {"correlation": number}})
+        kernel = {"cat": "kernel", "name": "gemm", "ts": 20 * number, "tid": 7}
+        about = {"device": 0, "stream": 7, "correlation": number}
+        events += [{**row, **kernel, "args": about}] * (number <= 5)
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    answer = CliRunner().invoke(app, ["report", str(trace), "--ask", "top-kernels"])
+    assert "gemm" in answer.stdout
+    assert "Unreliable, because" in answer.stderr
+    sound = CliRunner().invoke(
+        app, ["report", str(CAPTURES / "synthetic-launch.json.gz"), "--ask", "top-kernels"]
+    )
+    assert "Unreliable" not in sound.output
+
+
 def test_a_diagnosis_of_another_capture_says_of_which(workspace, tmp_path):
     later = workspace.captures / "0002-torch"
     shutil.copytree(workspace.captures / "0001-torch", later)
