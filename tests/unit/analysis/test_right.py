@@ -237,6 +237,23 @@ def test_a_launch_that_waits_for_room_in_the_queue_bounds_no_gain(tmp_path):
     assert copies.expected_gain_ratio == pytest.approx(22_000 / 2_000, rel=0.25)
 
 
+@pytest.mark.parametrize(("memory", "pins"), [("Pinned", False), ("Pageable", True)])
+def test_copies_from_pinned_memory_are_not_told_to_be_pinned(tmp_path, memory, pins):
+    rows = []
+    for i in range(20):
+        at, number = i * 1_100, 2 * i + 1
+        name = f"Memcpy HtoD ({memory} -> Device)"
+        rows += [
+            event("cuda_runtime", "cudaMemcpyAsync", at, 5, correlation=number),
+            event("cuda_runtime", "cudaLaunchKernel", at + 10, 5, correlation=number + 1),
+            event("gpu_memcpy", name, at + 5, 900, stream=7, correlation=number),
+            kernel(at + 905, 195, correlation=number + 1),
+        ]
+    found = {each.id: each.advice for each in summed_up(tmp_path, *rows).findings}
+    assert ("from pinned memory" in found["copy-exposed"]) == pins
+    assert ("pinned already" in found["copy-exposed"]) != pins
+
+
 def test_what_worker_threads_do_is_no_cause(tmp_path):
     (use,) = summed_up(
         tmp_path,

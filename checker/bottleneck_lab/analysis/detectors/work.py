@@ -46,6 +46,11 @@ LESS_COMMUNICATION = (
     " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
     " accumulation), send bf16"
 )
+COPY_LESS = (
+    "Keep on the device what is used again, and send smaller types (uint8 images). What must be"
+    " sent, send while the device computes: with non_blocking=True on a separate stream. The memory"
+    " is pinned already."
+)
 COPY_BACK = (
     "Reduce or convert the result on the device and copy only that; copy it into a pinned tensor"
     " (torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)), and wait where it is"
@@ -128,7 +133,10 @@ def exposed_copies(seen: Evidence) -> list[Detection]:
         f"For {share:.0%} of the time the device only copied, or waited for a copy: {size} in"
         f" {count} copies."
     )
-    return [Detection(evidence, share, removal=COPIES)]
+    host_rows = [row for row in seen.copies if row.direction in ("h2d", "d2h")]
+    pinned_ns = sum(row.total_ns for row in host_rows if row.host_memory == "pinned")
+    advice = COPY_LESS if 2 * pinned_ns > sum(row.total_ns for row in host_rows) else ""
+    return [Detection(evidence, share, removal=COPIES, advice=advice)]
 
 
 def pageable_copies(seen: Evidence) -> list[Detection]:
