@@ -935,6 +935,31 @@ def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
     assert rows["train.py(8): train"] == (0, 1.0, "train.py(12): forget")
 
 
+def test_a_backward_for_which_gpus_have_a_kernel_is_one_operator(tmp_path: Path) -> None:
+    """PyTorch makes it up of four where a device has none."""
+    program = """
+gradients, counts = [], []
+x = torch.linspace(-3, 3, 64)
+for where in ("cpu", device):
+    for function in (nn.functional.silu, nn.functional.mish):
+        leaf = x.detach().to(where).requires_grad_()
+        made = function(leaf)
+        calls = []
+        if where is device:
+            ran = driver.run
+            driver.run = lambda f, *args: calls.append(f._schema.name) or ran(f, *args)
+        made.backward(torch.ones_like(made))
+        if where is device:
+            driver.run = ran
+        counts.append([name for name in calls if "backward" in name or "sigmoid" in name])
+        gradients.append(leaf.grad.cpu())
+equal = all(torch.equal(*pair) for pair in zip(gradients[:2], gradients[2:]))
+print(json.dumps([equal, counts[2:]]))
+"""
+    found, _ = run(program, tmp_path)
+    assert found == [True, [["aten::silu_backward"], ["aten::mish_backward"]]]
+
+
 def test_nobody_has_the_values_of_a_copy_before_it_arrives() -> None:
     """What holds a program to waiting is the engine: its own side of the protocol can be changed by
     the program.

@@ -47,7 +47,7 @@ from bottleneck_lab.measure.virtual_gpu.module import (
     DeviceModule,
     replace_shared_functions,
 )
-from bottleneck_lab.measure.virtual_gpu.operators import traits_of
+from bottleneck_lab.measure.virtual_gpu.operators import WITH_KERNELS, traits_of
 from bottleneck_lab.measure.virtual_gpu.pinned import PinnedMemory, replace_pinning
 from bottleneck_lab.measure.virtual_gpu.tensor import TensorForm, VirtualTensor
 from bottleneck_lab.trace.stacks import join_lines
@@ -401,8 +401,8 @@ def install(sock: socket.socket, entry: Path) -> Driver:
         lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1"
     )
     # Where `torch.tensor` fills a tensor of the device, PyTorch does not find the fallback.
-    copies: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # as above
-    copies.impl(
+    own: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # as above
+    own.impl(
         "_copy_from",
         lambda source, target, non_blocking=False: driver._copy(target, source, non_blocking),
         "PrivateUse1",
@@ -411,8 +411,11 @@ def install(sock: socket.socket, entry: Path) -> Driver:
         for overload in ("input", "data"):
             whole = getattr(function, overload)
             name, run = f"{function.__name__}.{overload}", functools.partial(_run_rnn, whole)
-            copies.impl(name, run, "AutogradPrivateUse1")
-    _KEPT.extend((library, copies))
+            own.impl(name, run, "AutogradPrivateUse1")
+    for packet in WITH_KERNELS:
+        run = functools.partial(_run_whole, driver, packet.default)
+        own.impl(packet.__name__, run, "PrivateUse1")
+    _KEPT.extend((library, own))
     # A thread of autograd's own would let go of a graph a little after the program has gone on:
     # sooner or later than its next step begins, as this machine has it.
     torch.autograd.set_multithreading_enabled(False)
@@ -426,6 +429,10 @@ def install(sock: socket.socket, entry: Path) -> Driver:
 
 _KEPT: list[Any] = []
 """A library's registrations end with it."""
+
+
+def _run_whole(driver: Driver, function: Any, *args: Any) -> Any:
+    return driver.run(function, args, {})
 
 
 def _run_rnn(function: Any, *args: Any) -> Any:

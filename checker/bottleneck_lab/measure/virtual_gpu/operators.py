@@ -28,6 +28,10 @@ INDEXING = (
     torch.ops.aten._index_put_impl_,
 )
 """Operators whose index may be a mask, as many of whose results there are as it has True."""
+WITH_KERNELS = (torch.ops.aten.silu_backward, torch.ops.aten.mish_backward)
+"""Operators that PyTorch makes up of others only for devices without a kernel for them: a GPU has
+one.
+"""
 _CHECKS = {
     "aten._linalg_check_errors.default",
     "aten.multinomial.default",
@@ -43,7 +47,8 @@ _VECTOR_PRODUCTS = {"dot": (0, 1), "vdot": (0, 1), "mv": (0, 1), "addmv": (1, 2)
 def is_composite(function: Any) -> bool:
     """Return True if PyTorch makes an operator up of others wherever autograd sees it."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
+    made_up = bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
+    return made_up and function.overloadpacket not in WITH_KERNELS
 
 
 @cache

@@ -72,7 +72,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The GPU that the device stands for, with its scale."""
         if self.scale == 1.0:
             return self.stands_for
-        return f"{self.stands_for} at 1/{self.scale:g} of its speed"
+        return f"{self.stands_for}, the GPU at 1/{self.scale:g} of its speed"
 
     def kernel_time_us(
         self,

@@ -108,7 +108,9 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         notes=[
             *_explain_waits(context, values, first),
             *_explain_memory(context, values, first.step_bytes, describe_kept(context, kept)),
-            f"Times and memory are those of an emulated device: {device.name}. {device.source}.",
+            f"Times and memory are those of an emulated device: {device.name}. {device.source}."
+            " A check trains on other data than a capture shows: figures of the two may differ by a"
+            " few percent.",
         ],
         # A prediction is compared with this: it is about memory in some labs.
         speedup=reference.peak_bytes / first.peak_bytes
