@@ -46,6 +46,13 @@ _STEPS = f"""(SELECT count(*) AS many FROM ranges JOIN counted
                   GROUP BY {_FOLDED}
                   ORDER BY {_FOLDED} LIKE 'ProfilerStep%' DESC, many DESC LIMIT 1)"""
 """How many steps there are, of all ranks together; no row without any."""
+_MARKED = """SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
+                   FROM ranges JOIN counted ON counted.rank = ranges.rank
+                     AND ranges.start >= counted.start AND ranges.start < counted.host_end
+                   WHERE ranges.name LIKE 'enumerate(DataLoader)%'
+                     OR ranges.name LIKE '%(modelled)' OR ranges.name = 'gc.collect()'
+                   GROUP BY ranges.name"""
+"""What a step takes on the host besides its lines: loading, what a model charges, collections."""
 _A_STEP = f"1.0 * count(*) / (SELECT many FROM {_STEPS}) AS a_step"
 _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
@@ -162,13 +169,7 @@ QUESTIONS = (
         " each of their parts. With the same work, a step takes no less than the host without its"
         " waits, or the device without its idle time.)",
         f"""
-        WITH marked AS MATERIALIZED (
-            SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
-            FROM ranges JOIN counted ON counted.rank = ranges.rank
-              AND ranges.start >= counted.start AND ranges.start < counted.host_end
-            WHERE ranges.name LIKE 'enumerate(DataLoader)%' OR ranges.name LIKE '%(modelled)'
-              OR ranges.name = 'gc.collect()'
-            GROUP BY ranges.name),
+        WITH marked AS MATERIALIZED ({_MARKED}),
         waited AS MATERIALIZED (SELECT count(*) AS times, sum(duration) AS ns FROM waits),
         worked AS MATERIALIZED (
             SELECT CASE kind WHEN 'copy' THEN 'copying' WHEN 'kernel' THEN 'computing' ELSE kind
@@ -197,6 +198,60 @@ QUESTIONS = (
         """,
         most=30,
         without="no steps are marked: call the profiler's step(), or `lab profile --schedule`",
+    ),
+    Question(
+        "budget",
+        "What does each line take of a step on the host, without waits, and on the device? (Means"
+        " over all steps and ranks. With the same work, a step takes no less than the longer of"
+        " the two sums. Kernels and copies of a backward count for the line of the forward, or on"
+        " an emulated device for the line that calls it. Other lines and what no line starts are"
+        " in `the rest`.)",
+        f"""
+        WITH own AS (
+            SELECT python.name AS part,
+                   sum(min(python."end", counted.host_end) - max(python.start, counted.start)) AS ns
+            FROM python JOIN threads ON threads.thread = python.thread
+            JOIN counted ON counted.rank = python.rank
+              AND python.start < counted.host_end AND python."end" > counted.start
+            WHERE threads.tid LIKE '{LINES_OF}%' GROUP BY 1),
+        waited AS (SELECT line, sum(duration) AS ns FROM waits GROUP BY line),
+        started AS (
+            SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
+                   count(*) AS starts, sum(device.duration) AS ns
+            FROM device JOIN {_LAUNCHES} AS runtime
+              ON runtime.correlation = device.correlation AND runtime.rank = device.rank
+            JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
+              AND device.start < counted."end"
+            WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1),
+        parts AS (
+            SELECT 1 AS nth, part, started.starts, own.ns - coalesce(waited.ns, 0) AS host,
+                   started.ns AS device
+            FROM own LEFT JOIN waited ON waited.line = own.part
+            LEFT JOIN started ON started.line = own.part
+            UNION ALL SELECT 2, name, NULL, ns, NULL FROM ({_MARKED})),
+        whole AS (
+            SELECT (SELECT count(*) FROM device JOIN counted ON counted.rank = device.rank
+                      AND device.start >= counted.start AND device.start < counted."end"
+                    WHERE kind != 'sync') AS starts,
+                   (SELECT sum(host_end - start) FROM counted)
+                     - (SELECT coalesce(sum(duration), 0) FROM waits) AS host,
+                   (SELECT sum(duration) FROM recorded)
+                     - (SELECT coalesce(sum(duration), 0) FROM idle) AS device)
+        SELECT part, 1.0 * starts / many AS launches, host / 1e6 / many AS host_ms,
+               device / 1e6 / many AS device_ms
+        FROM (SELECT * FROM parts
+              UNION ALL
+              SELECT 3, 'the rest', starts - (SELECT sum(starts) FROM parts),
+                     host - (SELECT sum(host) FROM parts),
+                     device - (SELECT sum(device) FROM parts) FROM whole
+              UNION ALL SELECT 4, 'all', starts, host, device FROM whole)
+        JOIN {_STEPS} AS steps
+        WHERE EXISTS (SELECT 1 FROM own)
+        ORDER BY nth, max(host, coalesce(device, 0)) DESC
+        """,
+        most=60,
+        without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
+        " them",
     ),
     Question(
         "ranges",
@@ -236,7 +291,8 @@ QUESTIONS = (
     Question(
         "idle-in-calls",
         "While a device was idle, which calls that copy or wait was the host in, and for how long?"
-        " (Percent: of the time from a device's first work to its last, or of the marked steps.)",
+        " (Percent: of the time from a device's first work to its last, or of the marked steps. One"
+        " call may have several stretches of idle time, or none.)",
         f"""
         SELECT runtime.name, count(*) AS stretches,
                sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
@@ -378,7 +434,10 @@ QUESTIONS = (
         ORDER BY host_ms DESC
         """,
         without=_NO_LINES,
-        spare=("processes", "shortest_ms", "longest_ms", "backward_ms", "kind"),
+        spare=(
+            *("device_percent", "processes", "shortest_ms", "longest_ms"),
+            *("backward_ms", "kind"),
+        ),
     ),
     Question(
         "line-operators",

@@ -24,6 +24,7 @@ from bottleneck_lab.course.captures import (
     measures_others,
     read_timeline,
 )
+from bottleneck_lab.course.limits import missed_limits
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.comparison_words import describe_headline
@@ -106,7 +107,8 @@ def command(
             say(f"{line}.", style="bold")
         say(f"The comparison is in {target}")
         return
-    comparison = _compared(sides, *([*map(_observed, side)] for side in (*sides, again)))
+    observed = [[*map(_observed, side)] for side in (*sides, again)]
+    comparison = _compared(sides, *observed)
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
         return
@@ -119,7 +121,8 @@ def command(
     say("\n`--html` draws both timelines on a page, and lists every change.")
     workspace = workspace_above(sides[1][0].absolute())
     if workspace:
-        say_next_step(workspace, load_attempts(workspace), load_record(workspace))
+        missed = [] if stale else missed_limits(workspace, observed[1][0].summary)
+        say_next_step(workspace, load_attempts(workspace), load_record(workspace), missed)
 
 
 _WHEN = ("Before:", "after:")

@@ -70,6 +70,7 @@ from bottleneck_lab.workspace.next_step import has_looked
 from bottleneck_lab.workspace.progress import note_hint
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
+NEVER_WRONG = "No prediction counts as wrong: a check sets the measured gain beside it."
 
 
 def command(
@@ -415,10 +416,7 @@ def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str 
     if question.measure:
         say(f"    {question.measure}", style="dim")
     if question.predicts_gain:
-        say(
-            "    No prediction counts as wrong: a check sets the measured gain beside it.",
-            style="dim",
-        )
+        say(f"    {NEVER_WRONG}", style="dim")
     if question.shows:
         say(f"    {stretch_rule(question, capture_figures(workspace))}", style="dim")
     for line in describe_choices(question):

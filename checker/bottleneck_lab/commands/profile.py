@@ -44,6 +44,7 @@ from bottleneck_lab.course.captures import (
     read_timeline,
     visible_summary,
 )
+from bottleneck_lab.course.limits import missed_limits
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError, WorkloadError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
@@ -386,8 +387,10 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
             }
         )
         return
+    missed: list[str] = []
     if summary:
         render_top(summary, "lab report", console())
+        missed = missed_limits(workspace, summary)
     # The rest of `capture.json`: kernels, remarks, and how to repeat the capture by hand.
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
@@ -397,7 +400,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     if "command" in described:
         note(f"By hand, in this folder: {described['command']}")
     note(f"Captured in {recorded - began:.1f} s: {folder}")
-    say_next_step(workspace, load_attempts(workspace), load_record(workspace))
+    say_next_step(workspace, load_attempts(workspace), load_record(workspace), missed)
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from bottleneck_lab.catalog import load_course, load_labs
@@ -14,7 +15,7 @@ from bottleneck_lab.workspace.attempts import Attempt, latest_pass, load_attempt
 from bottleneck_lab.workspace.cases import load_counted, load_drawn, open_case
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
-from bottleneck_lab.workspace.next_step import NextStep, next_here, next_lab
+from bottleneck_lab.workspace.next_step import NextStep, next_edit, next_here, next_lab
 from bottleneck_lab.workspace.progress import load_progress
 
 
@@ -79,9 +80,18 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
         say(change, style="yellow")
 
 
-def say_next_step(workspace: Workspace, attempts: list[Attempt], record: Record) -> None:
-    """Print what to do next in a lab, as the last line of a command."""
-    say_step(next_here(workspace, attempts, record, load_labs(), load_progress()))
+def say_next_step(
+    workspace: Workspace, attempts: list[Attempt], record: Record, missed: Sequence[str] = ()
+) -> None:
+    """Print what to do next in a lab, as the last line of a command: no check, while the capture
+    that was just made or compared has `missed` limits of one.
+    """
+    step = next_here(workspace, attempts, record, load_labs(), load_progress())
+    if missed and step.command == "lab check":
+        step = next_edit(
+            workspace.lab, f"A check would not pass yet, by this capture: {'; '.join(missed)}."
+        )
+    say_step(step)
 
 
 def say_step(step: NextStep) -> None:

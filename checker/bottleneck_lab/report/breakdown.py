@@ -35,6 +35,7 @@ _NEARLY_WHOLE = 0.95
 """Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
 _FAR_APART = 1.01
 """Ranks that together span more than this times what each of them takes begin at other moments."""
+OUTSIDE_RANGES = "outside of these: launches and waits"
 _UNLIKE = 0.01
 """A step and its range on the host that differ by more than this share (0–1) need a word."""
 _LOST = 0.1
@@ -224,12 +225,12 @@ def describe_capture(summary: Summary) -> str:
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
     each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
-    spread = f"spread {words.format_share(summary.step_spread)}"
+    varying = f"varying by {words.format_share(summary.step_spread)}"
     if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
-        spread = f"first and last aside {words.format_duration(inner_ns)}, {spread}"
+        varying = f"first and last aside {words.format_duration(inner_ns)}, {varying}"
     elif count >= STEPS_WITH_EDGES:
-        spread += ", first and last aside"
-    each = f"{words.format_duration(each_ns)} on average ({spread})"
+        varying += ", first and last aside"
+    each = f"{words.format_duration(each_ns)} on average ({varying})"
     if summary.startup_in_step_ns:
         startup = words.format_duration(summary.startup_in_step_ns)
         each += f", without {startup} of start-up in the first"
@@ -290,12 +291,15 @@ def mean_host_step_ns(summary: Summary) -> float:
 
 def range_times(summary: Summary) -> list[tuple[str, float, int]]:
     """Return (name, share of the host's range of a step, its mean time in one, ns) of the ranges
-    marked in it, longest first, without those that would round to nothing.
+    marked in it, longest first, without those that would round to nothing. On a modelled host,
+    whose ranges do not overlap, the rest of the step follows.
     """
-    host_ns = mean_host_step_ns(summary)
+    host_ns, shares = mean_host_step_ns(summary), dict(summary.range_shares)
+    if shares and summary.modelled_host:
+        shares[OUTSIDE_RANGES] = max(0.0, 1 - sum(shares.values()))
     return [
         (name, share, round(share * host_ns))
-        for name, share in summary.range_shares.items()
+        for name, share in shares.items()
         if share >= _ROUNDS_TO_NOTHING
     ]
 

@@ -40,6 +40,7 @@ NO_FINDINGS = (
     " full speed and needless, such as padding."
 )
 
+OF_TIME = "The rest of this report is about time, which this lab doesn't ask for."
 SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
 
 MEASURES = (

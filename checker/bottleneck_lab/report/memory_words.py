@@ -98,12 +98,18 @@ def describe_sum_of_growth(use: MemoryUse) -> str:
     how much memory falls in between, where no sentence of its own says so.
     """
     before = use.steps - 1
-    added = words.format_bytes(use.growth_bytes_per_step * before)
-    added += f" in the {before:,} before the last"
+    added_bytes = use.growth_bytes_per_step * before
+    share = words.format_share(added_bytes / max(use.peak_bytes, 1))
+    added = (
+        f"{words.format_bytes(added_bytes)} in the {before:,} before the last ({share} of the peak)"
+    )
     if not use.period_steps or describe_late_freeing(use):
         return added
     fall = words.format_bytes(use.fall_bytes)
-    return f"{added}, though it falls by up to {fall} after every {use.period_steps} steps"
+    return (
+        f"{added}, though it falls by up to {fall}, less what that step adds, after every"
+        f" {use.period_steps} steps"
+    )
 
 
 def describe_before(use: MemoryUse) -> str:

@@ -168,7 +168,7 @@ def _mend_first(workspace: Workspace, attempts: list[Attempt]) -> NextStep | Non
     # The shipped code may end so by design: what to learn from it comes first.
     is_theirs = attempts or lab.code_hash(workspace.root) != lab.code_hash(lab.path)
     if is_theirs and has_run(workspace) is False:
-        return _edit(lab, FAILED_RUN)
+        return next_edit(lab, FAILED_RUN)
     return None
 
 
@@ -204,7 +204,7 @@ def _first_look(workspace: Workspace, record: Record) -> NextStep | None:
             f"Look before you change anything. README.md describes the symptom.{then}",
         )
     if lab.code_hash(workspace.root) == lab.code_hash(lab.path):
-        return _edit(lab, "README.md says what it has to record. Then run `lab profile`.")
+        return next_edit(lab, "README.md says what it has to record. Then run `lab profile`.")
     return NextStep("lab profile", f"It runs your code and keeps what that records.{then}")
 
 
@@ -240,7 +240,7 @@ def _why_diagnose(workspace: Workspace, record: Record, latest: Path | None) -> 
     return why
 
 
-def _edit(lab: Lab, why: str) -> NextStep:
+def next_edit(lab: Lab, why: str) -> NextStep:
     """Return an edit of the lab's files as the next step."""
     first, *others = editable = lab.spec.editable or ["diagnosis.toml"]
     files = " and ".join(editable) if len(others) < 2 else f"{first} or another of your files"
@@ -258,11 +258,11 @@ def _records_too_little(workspace: Workspace) -> bool:
 def _change(workspace: Workspace) -> NextStep:
     """Return a change of the code as the next step, with what shows its effect."""
     if records_itself(workspace):
-        return _edit(workspace.lab, "Mend it until its capture holds what README.md asks for.")
+        return next_edit(workspace.lab, "Mend it until its capture holds what README.md asks for.")
     looks = "`lab profile` and `lab compare` show"
     if workspace.lab.spec.evidence == "run":
         looks = "`lab run` shows"
-    return _edit(
+    return next_edit(
         workspace.lab,
         f"Change one thing at a time: {looks} what each change brings. One may not be enough: `lab"
         " check` judges all of them together.",
@@ -280,7 +280,7 @@ def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
         return _after_change(workspace, latest)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
         return NextStep(
-            "lab report --html", "It now names causes, and what it would gain to remove each alone."
+            "lab report", "It now names causes, and what it would gain to remove each alone."
         )
     return _change(workspace)
 
@@ -394,7 +394,7 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> Nex
     if last.reason in NOT_RUN:
         # Nothing was measured, and a capture would meet the same error.
         if is_checked:
-            return _edit(lab, "Mend what stopped the check; `lab run` shows the whole error.")
+            return next_edit(lab, "Mend what stopped the check; `lab run` shows the whole error.")
         return _after_mending(workspace)
     # Speed is nothing to look at before the results are right, and what a recording lacks is not in
     # a report on it.
@@ -409,7 +409,7 @@ def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:
     runs = lab.spec.evidence == "run"
     if is_checked:
         then = "`lab run` shows what each change brings." if runs else "Then run `lab check`."
-        return _edit(lab, f"First mend what the check says is wrong. {then}")
+        return next_edit(lab, f"First mend what the check says is wrong. {then}")
     if records_itself(workspace) and not capture_of(workspace, lab.code_hash(workspace.root)):
         return NextStep("lab profile", "Your code has changed: see what it records now.")
     if _records_too_little(workspace):
@@ -438,10 +438,10 @@ def _what_is_left(workspace: Workspace) -> NextStep:
     if is_report_read(workspace, capture.name):
         return _change(workspace)
     if capture == latest_capture(workspace):
-        command, name = "lab report --html", "Your latest capture"
+        command, name = "lab report", "Your latest capture"
     else:
         number = capture_number(capture)
-        command, name = f"lab report {number} --html", f"Capture {number}"
+        command, name = f"lab report {number}", f"Capture {number}"
     unedited = lab.code_hash(workspace.root) == lab.code_hash(lab.path)
     return NextStep(command, f"{name} shows {'where to begin' if unedited else 'what is left'}.")
 

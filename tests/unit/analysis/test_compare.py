@@ -46,14 +46,15 @@ from .traces import load_trace
 def timelines(make, tmp_path):
     """Captures of a loop whose steps are made by `step(run)`; one a seed."""
 
-    def made(step, *, seeds=(1,), steps=12, jitter=0.03):
+    def made(step, *, seeds=(1,), steps=12, jitter=0.03, waits=True):
         found = []
         for seed in seeds:
             run = make.Program(seed, jitter=jitter)
             for number in range(steps):
                 begin = run.host
                 step(run)
-                run.wait()
+                if waits:
+                    run.wait()
                 run.range(f"ProfilerStep#{number}", begin)
             path = tmp_path / f"{seed}.json"
             path.write_text(json.dumps(run.trace()))
@@ -251,6 +252,29 @@ def test_where_nothing_is_noise_little_is_a_change(timelines, us, outcome, steps
     assert compare(old, new).outcome in ("same", "cannot tell")
 
 
+def test_a_wait_of_some_steps_beside_a_busy_device_is_hidden_in_modelled_captures(timelines):
+    """A host that has less to do comes to the report of every fifth step earlier."""
+
+    def loop(python_us):
+        number = itertools.count()
+
+        def step(run):
+            run.launch("gemm", 1000.0)
+            run.python(python_us)
+            if next(number) % 5 == 4:
+                run.wait()
+
+        return step
+
+    old, new = (
+        replace(timelines(loop(us), jitter=0.0, waits=False)[0], facts={MODELLED_HOST: "1"})
+        for us in (800.0, 100.0)
+    )
+    (wait,) = [each for each in compare(old, new).changes if each.group == "sync"]
+    assert wait.after > 2 * wait.before
+    assert judge_change(wait) == "hidden"
+
+
 def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     """The device works through most of it before, and is idle in all of it after."""
     price = "Python between operators (modelled)"
@@ -275,6 +299,7 @@ def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     render_comparison(result, console)
     text = console.file.getvalue()
     assert re.search(r"^ charge .+fixed charge$", text, re.MULTILINE)
+    assert not re.search(r"^ charge .*\dx", text, re.MULTILINE), "no edit has changed it"
     assert [judge_change(each) for each in (idle, charged)] == ["charge", "charge"]
     assert text.count("charges each step") == 1, "two rows have the word"
 

@@ -243,7 +243,8 @@ def test_what_the_steps_add_is_summed_up_to_the_last(tmp_path: Path) -> None:
         on_the_host(traced(tmp_path, keeps_in_line_9())), fall_bytes=1 << 19, period_steps=2
     )
     assert describe_sum_of_growth(use) == (
-        "4.0 MiB in the 4 before the last, though it falls by up to 512.0 KiB after every 2 steps"
+        "4.0 MiB in the 4 before the last (80% of the peak), though it falls by up to 512.0 KiB,"
+        " less what that step adds, after every 2 steps"
     )
     assert "falls" not in describe_sum_of_growth(replace(use, period_steps=0))
     assert "falls" not in describe_sum_of_growth(replace(use, fall_bytes=use.peak_bytes))

@@ -162,6 +162,53 @@ def test_a_step_is_shown_part_by_part(loaded):
     assert (wait["line"], wait["operator"], wait["a_step"]) == (None, "aten::item", 1.0)
 
 
+def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
+    """Two steps of 100 µs: line 9 launches for 30, line 10 waits for 40 of 50, and nothing is
+    recorded of a kernel on another stream and of the last 10 µs.
+    """
+    rows = []
+    for number, begin in ((0, 0), (1, 100)):
+        rows += [
+            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+            event("user_annotation", "enumerate(DataLoader)#_Loader.__next__", begin, 10),
+            event("python_function", "train.py(9): step", begin + 10, 30, tid="lines of 1"),
+            event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8, correlation=number + 1),
+            kernel("gemm", begin + 30, 30, number + 1),
+            kernel("beside it", begin + 70, 10, 0, stream=8),
+            event("python_function", "train.py(10): step", begin + 40, 50, tid="lines of 1"),
+            event("cpu_op", "aten::item", begin + 42, 45),
+            event("cuda_runtime", "cudaStreamSynchronize", begin + 45, 40),
+        ]
+    timeline = loaded(*rows)
+    parts = {row["part"]: row for row in answers(timeline, "budget")}
+    assert [*parts] == [
+        "train.py(9): step",
+        "train.py(10): step",
+        "enumerate(DataLoader)#_Loader.__next__",
+        "the rest",
+        "all",
+    ]
+    assert {part: row["host_ms"] for part, row in parts.items()} == pytest.approx(
+        dict(zip(parts, (0.03, 0.01, 0.01, 0.01, 0.06), strict=True))
+    )
+    assert {part: row["device_ms"] for part, row in parts.items()} == {
+        "train.py(9): step": pytest.approx(0.03),
+        "train.py(10): step": None,
+        "enumerate(DataLoader)#_Loader.__next__": None,
+        "the rest": pytest.approx(0.01),
+        "all": pytest.approx(0.04),
+    }
+    assert [row["launches"] for row in parts.values()] == [1, None, None, 1, 2]
+    whole = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
+    assert parts["all"]["host_ms"] == pytest.approx(whole["all but waits"])
+    assert parts["all"]["device_ms"] == pytest.approx(whole["all but idle time"])
+
+
+def test_without_lines_a_step_is_not_shown_line_by_line(loaded):
+    timeline = loaded(event("user_annotation", "ProfilerStep#1", 0, 100), kernel("gemm", 5, 9, 1))
+    assert answers(timeline, "budget") == []
+
+
 def test_a_token_is_told_by_host_and_device(loaded):
     timeline = loaded(
         event("user_annotation", "token 1", 0, 1000),
@@ -576,11 +623,14 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     [
         (
             [224, 179, 179, 179, 179, 179, 134],
-            "179 µs on average (spread 0%, first and last aside)",
+            "179 µs on average (varying by 0%, first and last aside)",
         ),
-        ([372, 216, 216, 216, 213], "247 µs on average (first and last aside 216 µs, spread 0%)"),
-        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs, spread 44.5%)"),
-        ([100, 100, 300, 300], "(spread 50%)"),
+        (
+            [372, 216, 216, 216, 213],
+            "247 µs on average (first and last aside 216 µs, varying by 0%)",
+        ),
+        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs, varying by 44.5%)"),
+        ([100, 100, 300, 300], "(varying by 50%)"),
     ],
 )
 def test_what_the_edges_of_a_capture_cut_is_no_part_of_the_spread(loaded, took_us, spread):

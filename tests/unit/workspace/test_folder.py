@@ -664,7 +664,7 @@ class TestNextStep:
             catalog.load_labs(),
             progress.load_progress(),
         )
-        assert step.command == "lab report --html", "nothing has been changed yet"
+        assert step.command == "lab report", "nothing has been changed yet"
         assert "measured" not in step.why, "a check comes before the tool's answers"
         note_report(workspace, "0001-torch")
         assert self.next(workspace) == "edit work.py", "the report was looked at"
@@ -749,7 +749,7 @@ class TestNextStep:
         step = next_step.next_here(
             workspace, load_attempts(workspace), load_record(workspace), labs, done
         )
-        assert step.command == "lab report --html"
+        assert step.command == "lab report"
         assert "wrong are corrected by `lab diagnose`" in step.why
 
     def test_a_wrong_answer_is_corrected_before_anything_else(self, workspace):
@@ -864,7 +864,7 @@ class TestNextStep:
         failed = msgspec.structs.replace(make_verdict(Outcome.FAIL), submission_hash=code)
         with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
             record(workspace, failed, folder)
-        assert self.next(workspace) == "lab report --html", "it names remedies now"
+        assert self.next(workspace) == "lab report", "it names remedies now"
         note_report(workspace, "0001-torch")
         assert self.next(workspace) == "edit work.py"
 
@@ -887,7 +887,7 @@ class TestNextStep:
         assert self.next(workspace) == "lab profile"
         made = json.dumps({"made_at": "2001-01-01T00:00:00+00:00", "code": checked})
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
-        assert self.next(workspace) == "lab report --html", "this code is captured"
+        assert self.next(workspace) == "lab report", "this code is captured"
         (workspace.root / "work.py").write_text("raise SystemExit")
         assert self.next(workspace) == "lab profile", "only the old code is captured"
         capture_as_it_is(workspace)

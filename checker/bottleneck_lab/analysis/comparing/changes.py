@@ -72,8 +72,12 @@ NOTABLE_SHARE = 0.005
 Both = tuple[Series, Series]
 
 
-def find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> list[FigureChange]:
-    """Judge the whole first (of a server, its images and batches), then the parts."""
+def find_changes(
+    unit: Unit, old: list[Observation], new: list[Observation], *, repeats: bool
+) -> list[FigureChange]:
+    """Judge the whole first (of a server, its images and batches), then the parts. `repeats`: all
+    times are the same in every run.
+    """
     paired = len(old) > 1
     with_code = all(each.code for each in (*old, *new))
     sides = [
@@ -112,6 +116,9 @@ def find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> 
     else:
         changes = [_judged(("step", "time"), samples, means, error_whole, paired)]
     changes += [_judged(key, merged, means, error_part, paired, was.get(key, ())) for key in keys]
+    if repeats:
+        # Steps differ by their data, which both versions share: no other run would differ more.
+        changes = [_judged_by_means(change) for change in changes]
     beside = _beside_work(new, with_code, edits)
     return [
         msgspec.structs.replace(each, outcome="differs", waits=True)
@@ -240,7 +247,7 @@ def _pinned_since(before: Series, after: Series) -> dict[Key, Key]:
     return changed
 
 
-def judge_by_means(change: FigureChange) -> FigureChange:
+def _judged_by_means(change: FigureChange) -> FigureChange:
     """Judge a change by its means alone: those of times that are the same in every run."""
     after_over_before = change.after / change.before if change.before else math.inf
     outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_MODELLED, EXCLUDED)

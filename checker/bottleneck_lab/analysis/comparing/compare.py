@@ -14,7 +14,6 @@ import numpy as np
 from bottleneck_lab.analysis.comparing.changes import (
     TOLERATED_MODELLED,
     find_changes,
-    judge_by_means,
     samples_needed,
 )
 from bottleneck_lab.analysis.comparing.comparability import (
@@ -113,11 +112,9 @@ def _compare(before: Side, after: Side) -> Comparison:
     if unit == "kernel":
         library_ns = _library_ns(old), _library_ns(new)
         old, new = ([own_kernels(each) for each in side] for side in (old, new))
-    changes = find_changes(unit, old, new)
-    repeats, few = not paired and old[0].repeats and new[0].repeats, _few(changes[0])
-    if repeats:
-        # Steps differ by their data, which both versions share: no other run would differ more.
-        changes = [judge_by_means(change) for change in changes]
+    repeats = not paired and old[0].repeats and new[0].repeats
+    changes = find_changes(unit, old, new, repeats=repeats)
+    few = not repeats and _few(changes[0])
     differences = _find_differences(old, new)
     same_code = not repeats and is_same_code(
         each.conditions for each in (*old, *new) if each.conditions

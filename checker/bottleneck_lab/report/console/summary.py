@@ -71,6 +71,9 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
         lead = None  # the operators in it have a list of their own below
     # How near operators come to a ceiling is no matter where the device mostly waits.
     rates = whole or summary.cpu_only or lead is None or lead.key == "compute"
+    if summary.of_memory and summary.blind:
+        sheet.blank()
+        sheet.line(capture_words.OF_TIME, indent=1)
     # Without causes there is no second part.
     _print_parts(sheet, summary, parts, number="1  " if lead else "")
     _print_strips(sheet, summary)
@@ -224,7 +227,8 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
         if number % every == 0 and 0 <= at < width:
             marks[at] = sheet.safe("·") if sheet.ascii else "╵"
         begin_ns += step.cost_ns
-    label = {1: "steps", 2: "2nd steps"}.get(every, f"{every:,}th steps")
+    ordinal = {2: "2nd"}.get(every, f"{every:,}th")
+    label = "steps" if every == 1 else f"{ordinal} step"
     sheet.path(f"{label:{name_width}} {''.join(marks).rstrip()}", indent=2)
 
 
@@ -261,7 +265,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         return
     if gaps:
         numbers = f"`--gap N`, 1 to {len(gaps)}," if len(gaps) > 1 else "`--gap 1`"
-        sheet.heading(f"The longest gaps (add {numbers} to see what every thread did)")
+        alike = ", those alike in one row" if len(gaps) > 1 else ""
+        sheet.heading(f"The longest gaps{alike} (add {numbers} to see what every thread did)")
     print_gaps(
         sheet,
         summary,

@@ -15,6 +15,7 @@ from bottleneck_lab.grading.diagnosis import RESTED_ON_WRONG_CAUSE
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import verdict_words, words
 from bottleneck_lab.report.console.terminal import Sheet
+from bottleneck_lab.wording import counted
 
 _OUTCOME_STYLES = {
     Outcome.PASS: "green",
@@ -70,8 +71,8 @@ def render_verdict(
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes[:_NOTES])
     if len(verdict.notes) > _NOTES:
-        more = f"`lab report --html` has {len(verdict.notes) - _NOTES} more."
-        sheet.line(more, indent=1, style="dim")
+        left_out = counted(len(verdict.notes) - _NOTES, "more note")
+        sheet.line(f"`lab report --html` has {left_out}.", indent=1, style="dim")
     # When it was checked and who vouches for it; machine and isolation are on the page and in
     # --json.
     sheet.blank()
