@@ -200,7 +200,7 @@ def group_alike(rows: Iterable[tuple[Key, Row]]) -> list[tuple[Key, list[Row]]]:
 
 def _model(use: DeviceUse) -> str:
     """Return a device's model as a label ends with it; empty where it is not recorded."""
-    model = f" ({use.name[:60]})" if use.name and not use.is_cpu else ""
+    model = f" ({use.name[:80]})" if use.name and not use.is_cpu else ""
     if use.emulated and "emulated" not in model:
         model += ", emulated"
     return model
