@@ -277,7 +277,7 @@ def test_a_wait_of_some_steps_beside_a_busy_device_is_hidden_in_modelled_capture
 
 def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     """The device works through most of it before, and is idle in all of it after."""
-    price = "Python between operators (modelled)"
+    price = "fixed charge of a step (modelled)"
 
     def loop(us):
         def step(run):

@@ -113,7 +113,7 @@ def test_a_bound_leaves_in_what_the_host_s_model_charges_whatever_runs(tmp_path,
             run.operator("aten::mm", "kernel", 1.0, host_us=20.0)
         loop = run.host
         run.python(900)
-        run.range("Python between operators (modelled)", loop)
+        run.range("fixed charge of a step (modelled)", loop)
         run.range(f"ProfilerStep#{number}", begin)
     summary = summarise_run(tmp_path, run)
     (use,) = summary.devices

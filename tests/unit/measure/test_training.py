@@ -188,8 +188,8 @@ def test_what_is_kept_is_named_by_line_source_and_shape(tmp_path) -> None:
         return check.describe_kept(context, Counter({(line, form): count}))
 
     assert words("train.py(2): train") == (
-        "Kept from each step, in tensors: 2 float32[64, 128] made at train.py:2 (`kept ="
-        " [torch.ones(4)]`)."
+        "20 tensors of 10 steps are kept; of each step: 2 float32[64, 128] made at train.py:2"
+        " (`kept = [torch.ones(4)]`)."
     )
     deep = "recipe.py(1): make < train.py(2): train < train.py(1): main"
     assert words(deep).endswith(

@@ -754,7 +754,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     """
     summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
     (use,) = summary.devices
-    price = "Python between operators (modelled)"
+    price = "fixed charge of a step (modelled)"
     inside = [("train.py(9): train", use.wall_ns // 4), (price, use.wall_ns // 10)]
     part = replace(use.gap_causes[0], idle_ns=use.wall_ns // 2, nowhere_ns=use.wall_ns * 3 // 25)
     causes = [replace(part, inside=inside, places=9)]

@@ -15,7 +15,7 @@ from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic, GpuSpec
 Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "copy", "pin", "collect", "step", "range"]
 _OLDEST = 2
 """The generation whose collection looks at every object."""
-LOOP = "Python between operators (modelled)"
+LOOP = "fixed charge of a step (modelled)"
 COLLECT = "gc.collect()"
 FREE_QUESTIONS = 4
 """How often in a step a program may ask whether the device has done work of that step, and be told

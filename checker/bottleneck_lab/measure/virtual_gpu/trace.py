@@ -109,7 +109,8 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
 
 def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
     for change in books.changes:
-        if change.at_us >= begin_us:
+        # What the step before has let go of is gone as the first one recorded begins.
+        if change.at_us > begin_us:
             yield {
                 "ph": "i",
                 "s": "t",

@@ -229,7 +229,10 @@ def describe_kept(context: Context[TrainingSettings], kept: Counter[tuple[str, s
     each = [f"{count / interval:.3g} {what}" for what, count in named]
     if rest := made.total() - sum(count for _, count in named):
         each.append(f"{rest / interval:.3g} more")
-    return f"Kept from each step, in tensors: {'; '.join(each)}."
+    return (
+        f"{counted(made.total(), 'tensor')} of {interval} steps are kept; of each step:"
+        f" {'; '.join(each)}."
+    )
 
 
 def _where(context: Context[TrainingSettings], stack: str) -> str:
