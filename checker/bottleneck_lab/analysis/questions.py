@@ -64,14 +64,15 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 @dataclass(frozen=True)
 class Question:
-    """A question's name, the question itself, the SELECT that answers it, how many of its rows are
-    shown at most, why a capture may have none, and the columns that a narrow terminal is without,
-    the first of them first.
+    """A question's name, the question itself, the SELECT that answers it, what its figures are of,
+    how many of its rows are shown at most, why a capture may have none, and the columns that a
+    narrow terminal is without, the first of them first.
     """
 
     name: str
     asks: str
     sql: str
+    notes: str = ""
     most: int = 20
     without: str = NO_ROWS
     spare: tuple[str, ...] = ()
@@ -164,10 +165,7 @@ QUESTIONS = (
     ),
     Question(
         "step",
-        "What does a step take on the host and on the device, part by part? (Means over all steps"
-        " and ranks; on the device the last step ends with its work. What streams do at once is in"
-        " each of their parts. With the same work, a step takes no less than the host without its"
-        " waits, or the device without its idle time.)",
+        "What does a step take on the host and on the device, part by part?",
         f"""
         WITH marked AS MATERIALIZED ({_MARKED}),
         waited AS MATERIALIZED (SELECT count(*) AS times, sum(duration) AS ns FROM waits),
@@ -196,16 +194,14 @@ QUESTIONS = (
                      (SELECT sum(duration) FROM recorded) - sum(duration) FROM idle)
         JOIN {_STEPS} AS steps ORDER BY nth, ns DESC
         """,
+        notes="Means over all steps and ranks; on the device the last step ends with its work. What"
+        " streams do at once is in each of their parts.",
         most=30,
         without="no steps are marked: call the profiler's step(), or `lab profile --schedule`",
     ),
     Question(
         "budget",
-        "What does each line take of a step on the host, without waits, and on the device? (Means"
-        " over all steps and ranks. With the same work, a step takes no less than the longer of"
-        " the two sums. Kernels and copies of a backward count for the line of the forward, or on"
-        " an emulated device for the line that calls it. Other lines and what no line starts are"
-        " in `the rest`.)",
+        "What does each line take of a step on the host, without waits, and on the device?",
         f"""
         WITH own AS (
             SELECT python.name AS part,
@@ -238,6 +234,7 @@ QUESTIONS = (
                    (SELECT sum(duration) FROM recorded)
                      - (SELECT coalesce(sum(duration), 0) FROM idle) AS device)
         SELECT part, 1.0 * starts / many AS launches, host / 1e6 / many AS host_ms,
+               CASE nth WHEN 1 THEN host / 1e3 / starts END AS host_us_each,
                device / 1e6 / many AS device_ms
         FROM (SELECT * FROM parts
               UNION ALL
@@ -246,30 +243,33 @@ QUESTIONS = (
                      device - (SELECT sum(device) FROM parts) FROM whole
               UNION ALL SELECT 4, 'all', starts, host, device FROM whole)
         JOIN {_STEPS} AS steps
-        WHERE EXISTS (SELECT 1 FROM own)
+        WHERE EXISTS (SELECT 1 FROM own) AND (nth != 3 OR max(host, device) > many * 1e3)
         ORDER BY nth, max(host, coalesce(device, 0)) DESC
         """,
+        notes="Means over all steps and ranks. If nothing waited, a step would take about as long"
+        " as the longer of the two sums. Kernels and copies of a backward count for the line of the"
+        " forward, or on an emulated device for the line that calls it. Other lines, and what no"
+        " line starts, are the rest.",
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",
     ),
     Question(
         "ranges",
-        "How long did each marked range take on the host, in the whole capture? (All steps are one"
-        " row. A step in a report ends with its work on the device.)",
+        "How long did each marked range take on the host, in the whole capture?",
         f"""
         SELECT {_FOLDED} AS name, count(*) AS times, {_TOTAL} AS total_ms,
                avg(duration) / 1e6 AS mean_ms, min(duration) / 1e6 AS shortest_ms,
                max(duration) / 1e6 AS longest_ms
         FROM {_ONCE.format("ranges")} AS ranges GROUP BY 1 ORDER BY total_ms DESC
         """,
+        notes="All steps are one row. A step in a report ends with its work on the device.",
         most=50,
     ),
     Question(
         "idle-in-ranges",
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
-        " long? (Percent of the steps' time, or of that from a device's first work to its last. Of"
-        " several threads, what they do at once counts once.)",
+        " long?",
         f"""
         SELECT ranges.name,
                CASE WHEN count(DISTINCT threads.name) > 1
@@ -287,12 +287,12 @@ QUESTIONS = (
         WHERE ranges.name = {_FOLDED}
         GROUP BY ranges.name ORDER BY idle_ms DESC
         """,
+        notes="Percent: of the steps' time, or of that from a device's first work to its last. Of"
+        " several threads, what they do at once counts once.",
     ),
     Question(
         "idle-in-calls",
-        "While a device was idle, which calls that copy or wait was the host in, and for how long?"
-        " (Percent: of the time from a device's first work to its last, or of the marked steps. One"
-        " call may have several stretches of idle time, or none.)",
+        "While a device was idle, which calls that copy or wait was the host in, and for how long?",
         f"""
         SELECT runtime.name, count(*) AS stretches,
                sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
@@ -304,11 +304,13 @@ QUESTIONS = (
         WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
         GROUP BY runtime.name ORDER BY idle_ms DESC
         """,
+        notes="Percent: of the time from a device's first work to its last, or of the marked steps."
+        " One call may have several stretches of idle time, or none.",
     ),
     Question(
         "waits",
         "For what part of the wall time did the host wait for the device, on which lines and in"
-        " which operators? (The profiler's own wait when it stops is left out.)",
+        " which operators?",
         f"""
         SELECT nullif(line, '') AS line, nullif(operator, '') AS operator, name,
                count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
@@ -317,6 +319,7 @@ QUESTIONS = (
         FROM waits JOIN counted ON counted.rank = waits.rank
         GROUP BY line, operator, name ORDER BY total_ms DESC
         """,
+        notes="The profiler's own wait when it stops is left out.",
         spare=("calls", "name"),
     ),
     Question(
@@ -385,13 +388,7 @@ QUESTIONS = (
     ),
     Question(
         "lines",
-        "Which lines or functions of Python took most time, where recorded? (Within the"
-        " steps, if some are marked. Lines on an emulated device are without the lines that"
-        " they call, others with them. Of several processes, host_ms is the sum, and"
-        " host_percent is of the mean one. launches_a_step and device_ms, which is of all steps:"
-        " the kernels and copies that a line starts, and their time; those of a backward count for"
-        " the forward's line, or on an emulated device for the one that calls it. Both percents"
-        " are of the wall time.)",
+        "Which lines or functions of Python took most time, where recorded?",
         f"""
         WITH wall AS (SELECT rank, start, min(host_end, "end") AS until, "end" - start AS ns
                       FROM counted),
@@ -409,7 +406,7 @@ QUESTIONS = (
             WHERE kind = 'line' OR threads.tid NOT LIKE '{LINES_OF}%'),
         launched AS (
             SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
-                   {_A_STEP.replace("a_step", "launches_a_step")},
+                   count(*) AS launches,
                    sum(device.duration) / 1e6 AS device_ms,
                    nullif(sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END), 0)
                      / 1e6 AS backward_ms
@@ -419,7 +416,7 @@ QUESTIONS = (
               AND device.start < counted.end
             WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
         SELECT name, kind, times, processes, host_ms, host_percent, shortest_ms, longest_ms,
-               launches_a_step, device_ms,
+               launches, device_ms,
                1e8 * device_ms / (SELECT sum(duration) FROM recorded) AS device_percent, backward_ms
         FROM (SELECT name, kind, sum(times) AS times, count(*) AS processes,
                      sum(spent) / 1e6 AS host_ms,
@@ -433,6 +430,11 @@ QUESTIONS = (
         LEFT JOIN launched ON launched.line = name AND kind = 'line'
         ORDER BY host_ms DESC
         """,
+        notes="Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines"
+        " on an emulated device are without the lines that they call, others with them. launches"
+        " and device_ms are of the kernels and copies that a line starts; those of a backward count"
+        " for the forward's line, or on an emulated device for the one that calls it. Of several"
+        " processes, host_ms is the sum, and host_percent is of the mean one.",
         without=_NO_LINES,
         spare=(
             *("device_percent", "processes", "shortest_ms", "longest_ms"),
@@ -441,8 +443,7 @@ QUESTIONS = (
     ),
     Question(
         "line-operators",
-        "Which operators does each line call, and how long do they take on the host? (Where exact"
-        " lines were recorded; each operator with what it calls.)",
+        "Which operators does each line call, and how long do they take on the host?",
         f"""
         SELECT line, name, count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
                min(duration) / 1e3 AS shortest_us, max(duration) / 1e3 AS longest_us
@@ -450,6 +451,7 @@ QUESTIONS = (
         GROUP BY line, name
         ORDER BY sum(sum(duration)) OVER (PARTITION BY line) DESC, line, total_ms DESC
         """,
+        notes="Each operator with what it calls.",
         most=50,
         spare=("longest_us", "shortest_us"),
         without=f"{_NO_LINES}; where a capture has Python's frames, `--ask lines` lists functions",

@@ -379,8 +379,8 @@ def _parse_stretch(text: str, timeline: Timeline) -> Window:
 
 
 def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bool) -> None:
-    """Print the rows of a SELECT, or of a ready question below what it asks, with kernels by their
-    short names, to fit a terminal.
+    """Print the rows of a SELECT, or of a ready question below what it asks and above its notes,
+    with kernels by their short names, to fit a terminal.
     """
     question = query_ if isinstance(query_, Question) else None
     if isinstance(query_, Question):
@@ -397,6 +397,8 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
         say(f"No rows: {question.without if question else NO_ROWS}.")
         return
     render_query(result, console(), question)
+    if question and question.notes:
+        say(question.notes, style="dim")
     texts = (value for row in result.rows for value in row if isinstance(value, str))
     if fixed := describe_fixed_prices(texts):
         say(fixed)

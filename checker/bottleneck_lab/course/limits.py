@@ -12,6 +12,7 @@ from bottleneck_lab.workspace.folder import Workspace
 CLEARLY = 1.1
 """A capture and a check train on other data: what is over a limit by less may yet pass."""
 MIB, KIB = 1 << 20, 1 << 10
+WAITS = "waits-per-interval"
 
 
 def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
@@ -27,7 +28,10 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
         figure, limit = figures.get(each.id, math.nan), each.target
         if limit is not None and figure > CLEARLY * limit:
             shown = format_figure(figure, each.unit, limit)
-            missed.append(f"{each.label}, {shown} (at most {format_limit(limit, each.unit)})")
+            where = "; `lab report --ask waits` names the lines" * (each.id == WAITS)
+            missed.append(
+                f"{each.label}, {shown} (at most {format_limit(limit, each.unit)}{where})"
+            )
     return missed
 
 
@@ -37,7 +41,7 @@ def _figures(summary: Summary, interval: int) -> dict[str, float]:
     """
     held = [use for use in summary.memory if use.device >= 0]
     return {
-        "waits-per-interval": interval * sum(row.calls_per_step for row in summary.syncs),
+        WAITS: interval * sum(row.calls_per_step for row in summary.syncs),
         "launches-per-step": max((use.kernels_per_step for use in summary.launches), default=0.0),
         "peak-mib": max((use.peak_bytes for use in held), default=0) / MIB,
         "growth-kib-per-step": max(

@@ -40,6 +40,9 @@ NO_FINDINGS = (
     " full speed and needless, such as padding."
 )
 
+AFTER_A_WAIT = (
+    "A line that waits for nothing stands here where a wait before it had emptied the queue."
+)
 OF_TIME = "The rest of this report is about time, which this lab doesn't ask for."
 SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
 
@@ -122,8 +125,9 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
         return ""
     return (
         f"{' and '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
-        " charges each step for the Python between its operators. No edit changes it, and the gains"
-        " in a report keep it."
+        " charges each step besides its batch and its launches: the loop's own Python. No edit"
+        " changes it, only how much of it the device's work hides, and the gains in a report keep"
+        " it."
     )
 
 

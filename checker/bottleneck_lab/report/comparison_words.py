@@ -384,7 +384,7 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
-        "charge: what the model of the host charges each step for the Python between its operators."
+        "charge: what the model of the host charges each step besides its batch and its launches."
         " No edit changes it, only how much of it the device's work hides."
     )
 

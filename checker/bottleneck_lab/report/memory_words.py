@@ -103,13 +103,14 @@ def describe_sum_of_growth(use: MemoryUse) -> str:
     added = (
         f"{words.format_bytes(added_bytes)} in the {before:,} before the last ({share} of the peak)"
     )
+    # What the peak has besides is freed later: what waits for that, and the step's own.
+    later = use.peak_bytes - use.first_bytes - added_bytes
+    if later > SMALL * use.peak_bytes:
+        added += f". The other {words.format_bytes(later)} of the peak are freed later"
     if not use.period_steps or describe_late_freeing(use):
         return added
     fall = words.format_bytes(use.fall_bytes)
-    return (
-        f"{added}, though it falls by up to {fall}, less what that step adds, after every"
-        f" {use.period_steps} steps"
-    )
+    return f"{added}: after every {use.period_steps} steps memory falls by a net {fall}"
 
 
 def describe_before(use: MemoryUse) -> str:
@@ -143,6 +144,8 @@ def holder_cells(row: Holder) -> list[str]:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
     elif row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
         growth = f"falls by {words.format_bytes(row.fall_bytes)}"
+    else:
+        growth = "none"
     where = row.freed_at
     if where == _UNKNOWN_LINE:
         where = "a line that was not recorded"
@@ -174,7 +177,7 @@ def caller_rows(row: Holder) -> list[list[str]]:
             words.format_bytes(caller.held_bytes),
             "",
             words.format_bytes(caller.peak_bytes),
-            _per_step(caller.growth_bytes_per_step),
+            _per_step(caller.growth_bytes_per_step) or "none",
             "",
         ]
         for caller in row.callers[:CALLERS]

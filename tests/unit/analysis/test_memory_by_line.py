@@ -191,7 +191,7 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
     }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
     assert finding.evidence.endswith(
-        "Of what train.py(9): train allocates, 1.0 MiB a step are kept."
+        "1.0 MiB of it is made at train.py(9): train, or by what that line calls."
     )
 
 
@@ -243,8 +243,8 @@ def test_what_the_steps_add_is_summed_up_to_the_last(tmp_path: Path) -> None:
         on_the_host(traced(tmp_path, keeps_in_line_9())), fall_bytes=1 << 19, period_steps=2
     )
     assert describe_sum_of_growth(use) == (
-        "4.0 MiB in the 4 before the last (80% of the peak), though it falls by up to 512.0 KiB,"
-        " less what that step adds, after every 2 steps"
+        "4.0 MiB in the 4 before the last (80% of the peak). The other 1.0 MiB of the peak are"
+        " freed later: after every 2 steps memory falls by a net 512.0 KiB"
     )
     assert "falls" not in describe_sum_of_growth(replace(use, period_steps=0))
     assert "falls" not in describe_sum_of_growth(replace(use, fall_bytes=use.peak_bytes))
@@ -255,7 +255,7 @@ def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
     first, second, total = holder_rows(holders)
     assert first[1:5] == ["5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step"]
     assert first[5] == "none of 5 blocks; those that stay have 1.0 MiB"
-    assert second[1:5] == ["0 B", "0", "512 B", ""]
+    assert second[1:5] == ["0 B", "0", "512 B", "none"]
     assert total == ["all of these", "5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step", ""]
     assert holder_rows(holders[:1]) == [first]
 
@@ -287,7 +287,7 @@ def test_a_line_is_split_by_the_lines_that_call_it(tmp_path: Path) -> None:
     (row,) = on_the_host(traced(tmp_path, calls_in_two_lines())).holders
     assert caller_rows(row) == [
         ["from train.py(9): train", "5.0 MiB", "", "5.0 MiB", "+1.0 MiB per step", ""],
-        ["from train.py(8): train", "0 B", "", "1.0 MiB", "", ""],
+        ["from train.py(8): train", "0 B", "", "1.0 MiB", "none", ""],
     ]
     assert holder_rows([row]) == [holder_cells(row), *caller_rows(row)]
 
@@ -365,7 +365,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
     assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by 3.0 MiB"
-    assert not holder_cells(replace(row, fall_bytes=1 << 20))[4]
+    assert holder_cells(replace(row, fall_bytes=1 << 20))[4] == "none"
 
 
 def test_the_largest_fall_is_from_any_step_to_any_later_one() -> None:

@@ -360,8 +360,8 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert (
-        "260.0 MiB at the start, 272.0 MiB at the peak; 4.0 MiB more each step, 12.0 MiB in the 3"
-        " before the last (4.4% of the peak)." in told
+        "260.0 MiB at the start, 272.0 MiB at the peak; in the long run 4.0 MiB more each step,"
+        " 12.0 MiB in the 3 before the last (4.4% of the peak)." in told
     )
 
 

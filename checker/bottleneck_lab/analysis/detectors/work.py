@@ -570,13 +570,16 @@ def growing_memory(seen: Evidence) -> list[Detection]:
             f"Memory held on {where} grows by {_size(growth)} every step (peak"
             f" {_size(use.peak_bytes)})."
         )
-        growing = [row for row in use.holders if row.grows]
-        if growing:
-            most = max(growing, key=lambda row: row.growth_bytes_per_step)
-            evidence += (
-                f" Of what {most.line} allocates, {_size(most.growth_bytes_per_step)} a step are"
-                " kept."
-            )
+        lines = Counter[str]()
+        for row in use.holders:
+            if row.grows:
+                # What another line had it allocate is that line's.
+                apart = {each.line: each.growth_bytes_per_step for each in row.callers}
+                lines.update(
+                    apart if sum(apart.values()) else {row.line: row.growth_bytes_per_step}
+                )
+        for line, kept in lines.most_common(1):
+            evidence += f" {_size(kept)} of it is made at {line}, or by what that line calls."
         detections.append(Detection(evidence, 0.0))
     return detections
 

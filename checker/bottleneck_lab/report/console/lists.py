@@ -132,7 +132,10 @@ def print_memory(
         if use.hides_growth:
             grown = "; how much more each step, this capture cannot tell"
         elif use.growth_bytes_per_step > 0:
-            grown = f"; {describe_growth(use)} more each step, {describe_sum_of_growth(use)}"
+            grown = (
+                f"; in the long run {describe_growth(use)} more each step,"
+                f" {describe_sum_of_growth(use)}"
+            )
         level = f"{first} at the start, {peak} at the peak{grown}."
         listed = tuple(use.holders)
         if not steady and not changes_between_steps(use):

@@ -71,7 +71,9 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
         lead = None  # the operators in it have a list of their own below
     # How near operators come to a ceiling is no matter where the device mostly waits.
     rates = whole or summary.cpu_only or lead is None or lead.key == "compute"
-    if summary.of_memory and summary.blind:
+    if summary.of_memory:
+        if not summary.blind:
+            print_findings(sheet, summary)
         sheet.blank()
         sheet.line(capture_words.OF_TIME, indent=1)
     # Without causes there is no second part.
@@ -96,7 +98,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     if summary.blind:
         sheet.blank()
         sheet.line(capture_words.MEASURES if summary.measures else capture_words.BLIND, indent=1)
-    else:
+    elif not summary.of_memory:
         print_findings(sheet, summary)
     lists = {
         "the ranges of a step": bool(range_times(summary)),
@@ -211,7 +213,10 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
     if not strips:
         return
     exposed = any(sheet.signs.pale in strip for strip, _ in strips)
-    note = f" ({sheet.signs.pale}: communicating only)" if exposed else ""
+    signs = [f"{sheet.signs.pale}: communicating only"] if exposed else []
+    if any(" " in strip for strip, _ in strips):
+        signs.append("blank: idle")
+    note = f" ({', '.join(signs)})" if signs else ""
     sheet.heading(f"How busy over time{note}")
     for strip, alike in group_alike(strips)[:TOP]:
         name = sheet.fit(device_names(alike, summary), name_width)
@@ -317,6 +322,8 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
         sheet.line(beside, indent=2)
     if lead.cause and summary.lines and not summary.cpu_only:
         sheet.line(capture_words.ONLY_IDLE, indent=2)
+        if lead.cause == "synchronisation":
+            sheet.line(capture_words.AFTER_A_WAIT, indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
