@@ -5,6 +5,7 @@ when, and by whom.
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import pairwise
 
 import msgspec
@@ -85,10 +86,16 @@ def own_lines(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> tuple[str, .
     the innermost of all where every one is.
     """
     seen = [frames[number] for number in stack]
-    own = [frame for frame in seen if not _LIBRARY.search(frame.file)] or seen[:1]
+    own = [frame for frame in seen if not _is_of_library(frame.file)] or seen[:1]
     return tuple(map(_line, own)) or ("not recorded",)
 
 
+@cache
+def _is_of_library(file: str) -> bool:
+    return bool(_LIBRARY.search(file))
+
+
+@cache
 def _line(frame: Frame) -> str:
     return f"{frame.file.rsplit('/', 1)[-1]}({frame.line}): {frame.function}"
 
