@@ -169,6 +169,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         " torch.cuda.synchronize() and empty_cache() in the loop.",
         "idle after waits ≥ 10%",
         idle.waits,
+        # What reads a value also copies it: without the wait, that is gone, too.
+        at_most=False,
     ),
     FindingKind(
         "device-turns",

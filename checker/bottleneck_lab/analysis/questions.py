@@ -241,15 +241,17 @@ QUESTIONS = (
               SELECT 3, 'the rest', starts - (SELECT sum(starts) FROM parts),
                      host - (SELECT sum(host) FROM parts),
                      device - (SELECT sum(device) FROM parts) FROM whole
-              UNION ALL SELECT 4, 'all', starts, host, device FROM whole)
+              UNION ALL SELECT 4, 'all', starts, host, device FROM whole
+              UNION ALL SELECT 5, 'a step as it is now', NULL, (SELECT sum(duration) FROM recorded),
+                     (SELECT sum(duration) FROM recorded) FROM whole)
         JOIN {_STEPS} AS steps
         WHERE EXISTS (SELECT 1 FROM own) AND (nth != 3 OR max(host, device) > many * 1e3)
         ORDER BY nth, max(host, coalesce(device, 0)) DESC
         """,
         notes="Means over all steps and ranks. If nothing waited, a step would take about as long"
         " as the longer of the two sums. Kernels and copies of a backward count for the line of the"
-        " forward, or on an emulated device for the line that calls it. Other lines, and what no"
-        " line starts, are the rest.",
+        " forward, or on an emulated device for the line that calls it. Other lines, what was"
+        " launched before these steps and what no line starts are the rest.",
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",

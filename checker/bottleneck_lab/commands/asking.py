@@ -24,6 +24,7 @@ from bottleneck_lab.workspace.commitments import hides_causes, load_record
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
 
+NEVER_WRONG = "No prediction counts as wrong: a check sets the measured gain beside it."
 COUNTS = "your first diagnosis, the one that counts"
 """The reason to look at answers once more before they are committed."""
 
@@ -49,6 +50,8 @@ def ask_question(
     say(f"\n{question.ask}", style="bold")
     if question.measure:
         say(question.measure, style="dim")
+    if question.predicts_gain:
+        say(NEVER_WRONG, style="dim")
     if question.shows:
         say(stretch_rule(question, seen), style="dim")
     for line in describe_choices(question):

@@ -14,7 +14,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.asking import COUNTS, ask_question, confirm
+from bottleneck_lab.commands.asking import COUNTS, NEVER_WRONG, ask_question, confirm
 from bottleneck_lab.commands.ui import (
     STYLES,
     Answers,
@@ -70,7 +70,6 @@ from bottleneck_lab.workspace.next_step import has_looked
 from bottleneck_lab.workspace.progress import note_hint
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
-NEVER_WRONG = "No prediction counts as wrong: a check sets the measured gain beside it."
 
 
 def command(

@@ -16,6 +16,7 @@ from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.wording import counted
+from bottleneck_lab.workspace.attempts import latest_pass, load_attempts
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.hints import load_hints, next_hint, take_hint
@@ -41,6 +42,8 @@ def command(
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
     opened = allowed.hints
     earlier = {hint.index for hint in load_hints(workspace)}
+    if not again and not json and latest_pass(load_attempts(workspace)):
+        note("You have passed this lab: hints may be about what you have mended already.")
     if not again and not json and next_hint(workspace) == _last_open(workspace, opened):
         _confirm_last()
     taken = None if again else take_hint(workspace, opened)

@@ -317,6 +317,17 @@ def _show(subject: Subject, *, whole: bool, json: bool) -> None:
         render_last_verdict(subject.advised(attempts)[-1], console())
 
 
+def _measured_gain(workspace: Workspace) -> str:
+    """Return what the latest check measured of the gain that was predicted, as a sentence; empty
+    where none has measured it.
+    """
+    for attempt in reversed(load_attempts(workspace)):
+        prediction = attempt.verdict.prediction
+        if prediction and prediction.measured:
+            return f"Check {attempt.number} measured {prediction.measured:.2f}x."
+    return ""
+
+
 def _show_answers(workspace: Workspace, analysed: AnalysedCapture) -> None:
     """Show the committed diagnosis, with the learner's figures next to the tool's."""
     diagnosis = _diagnosis(workspace, analysed)
@@ -453,6 +464,7 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
     answers, name = commitments[-1].answers, commitments[-1].capture
     capture, judged = capture_figures(workspace, name, analysed), judged_answers(workspace, answers)
     followed = {question.follows for question in workspace.lab.spec.questions if question.follows}
+    measured = _measured_gain(workspace)
 
     def beside(question: QuestionSpec) -> str:
         if question.follows and question.follows not in judged:
@@ -479,7 +491,7 @@ def _diagnosis(workspace: Workspace, analysed: AnalysedCapture) -> Diagnosis | N
             question.id,
             question.ask,
             format_answer(question, answers[question.id]),
-            beside(question),
+            (question.predicts_gain and measured) or beside(question),
         )
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))

@@ -263,7 +263,7 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     if code == checked.submission_hash:
         return None
     if description["made_at"] > checked.started_at:
-        return f"{folder.name} shows newer code than the last check, which says nothing of it."
+        return f"{folder.name} shows newer code than the last check judged; `lab check` judges it."
     workspace = workspace_above(folder.absolute())
     if workspace and code == workspace.lab.code_hash(workspace.root):
         return f"{folder.name} shows the code that is here now; the last check was of other code."

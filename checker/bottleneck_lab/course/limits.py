@@ -12,7 +12,7 @@ from bottleneck_lab.workspace.folder import Workspace
 CLEARLY = 1.1
 """A capture and a check train on other data: what is over a limit by less may yet pass."""
 MIB, KIB = 1 << 20, 1 << 10
-WAITS = "waits-per-interval"
+WAITS, KEPT = "waits-per-interval", "kept-tensors"
 
 
 def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
@@ -32,6 +32,8 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
             missed.append(
                 f"{each.label}, {shown} (at most {format_limit(limit, each.unit)}{where})"
             )
+    if missed and any(each.id == KEPT for each in spec.criteria):
+        missed.append("a check alone counts the tensors that are left")
     return missed
 
 

@@ -225,12 +225,12 @@ def describe_capture(summary: Summary) -> str:
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
     each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
-    varying = f"varying by {words.format_share(summary.step_spread)}"
+    deviation = f"± {words.format_share(summary.step_spread)}"
     if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
-        varying = f"first and last aside {words.format_duration(inner_ns)}, {varying}"
+        deviation = f"first and last aside {words.format_duration(inner_ns)} {deviation}"
     elif count >= STEPS_WITH_EDGES:
-        varying += ", first and last aside"
-    each = f"{words.format_duration(each_ns)} on average ({varying})"
+        deviation += ", first and last aside"
+    each = f"{words.format_duration(each_ns)} on average ({deviation})"
     if summary.startup_in_step_ns:
         startup = words.format_duration(summary.startup_in_step_ns)
         each += f", without {startup} of start-up in the first"

@@ -372,7 +372,8 @@ def describe_ahead(changes: Sequence[FigureChange]) -> str:
         return ""
     return (
         "hidden: the device is busy nearly all that time. The host is ahead of it and waits there,"
-        " or works beside it, which costs no time."
+        " or works beside it, which costs no time in itself. What a wait costs comes after it, as"
+        " idle time."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.memory.holders import Holder
+from bottleneck_lab.analysis.memory.holders import Caller, Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
 from bottleneck_lab.report import words
 from bottleneck_lab.wording import counted
@@ -106,11 +106,17 @@ def describe_sum_of_growth(use: MemoryUse) -> str:
     # What the peak has besides is freed later: what waits for that, and the step's own.
     later = use.peak_bytes - use.first_bytes - added_bytes
     if later > SMALL * use.peak_bytes:
-        added += f". The other {words.format_bytes(later)} of the peak are freed later"
+        added += (
+            f". The other {words.format_bytes(later)} of the peak are freed at the end of a step or"
+            " later"
+        )
     if not use.period_steps or describe_late_freeing(use):
         return added
     fall = words.format_bytes(use.fall_bytes)
-    return f"{added}: after every {use.period_steps} steps memory falls by a net {fall}"
+    return (
+        f"{added}. After every {use.period_steps} steps memory falls by {fall}: what is freed then,"
+        " less what that step leaves"
+    )
 
 
 def describe_before(use: MemoryUse) -> str:
@@ -137,15 +143,9 @@ def describe_refusal(refusal: FailedAllocation) -> str:
 
 def holder_cells(row: Holder) -> list[str]:
     """Return one line of the table, in the order of COLUMNS."""
-    growth = ""
-    if row.grows and row.growth_bytes_per_step:
-        growth = _per_step(row.growth_bytes_per_step)
-    elif row.grows:
+    growth = _growth(row)
+    if row.grows and not row.growth_bytes_per_step:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
-    elif row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
-        growth = f"falls by {words.format_bytes(row.fall_bytes)}"
-    else:
-        growth = "none"
     where = row.freed_at
     if where == _UNKNOWN_LINE:
         where = "a line that was not recorded"
@@ -177,11 +177,20 @@ def caller_rows(row: Holder) -> list[list[str]]:
             words.format_bytes(caller.held_bytes),
             "",
             words.format_bytes(caller.peak_bytes),
-            _per_step(caller.growth_bytes_per_step) or "none",
+            _growth(caller),
             "",
         ]
         for caller in row.callers[:CALLERS]
     ]
+
+
+def _growth(row: Holder | Caller) -> str:
+    """Return by how much what a line holds grows, or how far it goes up and down."""
+    if row.growth_bytes_per_step > 0 and not (isinstance(row, Holder) and not row.grows):
+        return _per_step(row.growth_bytes_per_step)
+    if row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
+        return f"up and down, {words.format_bytes(row.fall_bytes)}"
+    return "none"
 
 
 def _per_step(growth_bytes: int) -> str:

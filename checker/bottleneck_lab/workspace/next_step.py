@@ -280,7 +280,7 @@ def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
         return _after_change(workspace, latest)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
         return NextStep(
-            "lab report", "It now names causes, and what it would gain to remove each alone."
+            "lab report", "It now names what the time is lost to, and what ending each would gain."
         )
     return _change(workspace)
 

@@ -244,7 +244,8 @@ def test_what_the_steps_add_is_summed_up_to_the_last(tmp_path: Path) -> None:
     )
     assert describe_sum_of_growth(use) == (
         "4.0 MiB in the 4 before the last (80% of the peak). The other 1.0 MiB of the peak are"
-        " freed later: after every 2 steps memory falls by a net 512.0 KiB"
+        " freed at the end of a step or later. After every 2 steps memory falls by 512.0 KiB: what"
+        " is freed then, less what that step leaves"
     )
     assert "falls" not in describe_sum_of_growth(replace(use, period_steps=0))
     assert "falls" not in describe_sum_of_growth(replace(use, fall_bytes=use.peak_bytes))
@@ -364,7 +365,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "falls by 3.0 MiB"
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "up and down, 3.0 MiB"
     assert holder_cells(replace(row, fall_bytes=1 << 20))[4] == "none"
 
 

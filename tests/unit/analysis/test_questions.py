@@ -187,9 +187,10 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "enumerate(DataLoader)#_Loader.__next__",
         "the rest",
         "all",
+        "a step as it is now",
     ]
     assert {part: row["host_ms"] for part, row in parts.items()} == pytest.approx(
-        dict(zip(parts, (0.03, 0.01, 0.01, 0.01, 0.06), strict=True))
+        dict(zip(parts, (0.03, 0.01, 0.01, 0.01, 0.06, 0.1), strict=True))
     )
     assert {part: row["device_ms"] for part, row in parts.items()} == {
         "train.py(9): step": pytest.approx(0.03),
@@ -197,8 +198,9 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "enumerate(DataLoader)#_Loader.__next__": None,
         "the rest": pytest.approx(0.01),
         "all": pytest.approx(0.04),
+        "a step as it is now": pytest.approx(0.1),
     }
-    assert [row["launches"] for row in parts.values()] == [1, None, None, 1, 2]
+    assert [row["launches"] for row in parts.values()] == [1, None, None, 1, 2, None]
     whole = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
     assert parts["all"]["host_ms"] == pytest.approx(whole["all but waits"])
     assert parts["all"]["device_ms"] == pytest.approx(whole["all but idle time"])
@@ -623,14 +625,14 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     [
         (
             [224, 179, 179, 179, 179, 179, 134],
-            "179 µs on average (varying by 0%, first and last aside)",
+            "179 µs on average (± 0%, first and last aside)",
         ),
         (
             [372, 216, 216, 216, 213],
-            "247 µs on average (first and last aside 216 µs, varying by 0%)",
+            "247 µs on average (first and last aside 216 µs ± 0%)",
         ),
-        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs, varying by 44.5%)"),
-        ([100, 100, 300, 300], "(varying by 50%)"),
+        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs ± 44.5%)"),
+        ([100, 100, 300, 300], "(± 50%)"),
     ],
 )
 def test_what_the_edges_of_a_capture_cut_is_no_part_of_the_spread(loaded, took_us, spread):

@@ -13,6 +13,7 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands import asking, diagnose, hint, solution
 from bottleneck_lab.errors import ExitCode, UsageError
+from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.folder import open_workspace, to_json
 from bottleneck_lab.workspace.hints import load_hints, next_hint
@@ -51,6 +52,15 @@ def test_without_a_cohort_every_hint_is_there(opened):
         assert f"Hint {number} of {len(LAB.spec.hints)}" in run("hint").output
     none = run("hint")
     assert ("There are no more hints" in none.output, none.exit_code) == (True, 0)
+
+
+def test_who_has_passed_hears_that_hints_may_be_late(opened):
+    passed = replace(slow(), lab=LAB.slug, outcome=Outcome.PASS, reason=None)
+    assert "You have passed" not in run("hint").output
+    workspace = open_workspace(Path.cwd())
+    workspace.attempts.mkdir(exist_ok=True)
+    workspace.write(workspace.attempts / "0001.json", to_json(passed))
+    assert "You have passed this lab: hints may be about" in run("hint").stderr
 
 
 def test_hints_that_are_skipped_are_not_said_to_be_taken(opened, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.summary import summarise
@@ -19,13 +20,17 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.commands import report
 from bottleneck_lab.course import captures, subjects
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.verdict import Prediction
 from bottleneck_lab.report.evidence_only import without_taught
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.workspace import cases
 from bottleneck_lab.workspace.commitments import commit, untried_findings
+from bottleneck_lab.workspace.folder import to_json
 from bottleneck_lab.workspace.progress import note_attempt, note_start
 from bottleneck_lab.workspace.start import start_workspace
+
+from ..report.made_up import slow
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
@@ -238,6 +243,19 @@ def test_a_diagnosis_of_another_capture_says_of_which(workspace, tmp_path):
     assert "Your answers" in own
     assert all(question.ask not in own for question in workspace.lab.spec.questions)
     assert "It is about capture" not in own
+
+
+def test_a_prediction_has_the_gain_beside_it_that_a_check_measured(workspace):
+    question = next(each for each in workspace.lab.spec.questions if each.predicts_gain)
+    commit(workspace, {question.id: 2.0}, "0001-torch")
+    assert "You: 2.00x" in CliRunner().invoke(app, ["report"]).output
+    assert "measured" not in CliRunner().invoke(app, ["report"]).output.split("Your answers")[1]
+    for number, gain in ((1, 1.4), (2, 2.3), (3, None)):
+        verdict = replace(slow(), prediction=Prediction(2.0, gain))
+        workspace.attempts.mkdir(exist_ok=True)
+        workspace.write(workspace.attempts / f"{number:04}.json", to_json(verdict))
+    answers = CliRunner().invoke(app, ["report"]).output.split("Your answers")[1]
+    assert "You: 2.00x. Check 2 measured 2.30x." in " ".join(answers.split())
 
 
 def test_where_a_lab_asks_for_no_capture_none_is_named_beside_the_answers(tmp_path, monkeypatch):

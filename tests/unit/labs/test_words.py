@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.commands.diagnose import NEVER_WRONG
+from bottleneck_lab.commands.asking import NEVER_WRONG
 from bottleneck_lab.commands.solution import COMMENT
 from bottleneck_lab.grading.causes import MEANINGS
 from bottleneck_lab.grading.diagnosis import stretch_rule

@@ -34,6 +34,7 @@ class Caller(msgspec.Struct, frozen=True):
     held_bytes: int
     peak_bytes: int
     growth_bytes_per_step: int
+    fall_bytes: int = 0
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -180,8 +181,7 @@ def find_holders(
     first, last = len(moments) // 4, len(moments) - 1
     chosen = moments[np.unique(np.linspace(first, last, MOMENTS).astype(np.int64))]
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
-    lines_over_time = lives.by_line(over_time)
-    falls = (np.maximum.accumulate(lines_over_time) - lines_over_time).max(axis=0)
+    falls, falls_by_place = _falls(lives.by_line(over_time)), _falls(over_time)
     if by_step and 0 < period <= last - first:
         first = last - (last - first) // period * period
         alike = moments[first : last + 1 : period]
@@ -189,7 +189,9 @@ def find_holders(
     held_now, held_at_peak = lives.held_after(end), lives.held_after(peak)
     rising, growth = _growth(lives.by_line(over_time), lives.by_line(held_now))
     held, at_peak = lives.by_line(held_now), lives.by_line(held_at_peak)
-    callers = _callers(lives, over_time, held_now, held_at_peak, last - first if by_step else 0)
+    growths = _growth(over_time, held_now)
+    steps_apart = last - first if by_step else 0
+    callers = _callers(lives, growths, held_now, held_at_peak, falls_by_place, steps_apart)
     there = (lives.begin <= end) & (lives.end > end)
     line = lives.line_of[lives.place]
     blocks = np.bincount(line[there], minlength=len(lives.lines))
@@ -227,19 +229,36 @@ def _growth(over_time: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:
     return (rising >= RISING_SHARE) & (growth > 0), growth
 
 
+def _falls(over_time: Ints) -> Ints:
+    """Return the most by which bytes held fell from one moment to a later one."""
+    falls: Ints = (np.maximum.accumulate(over_time) - over_time).max(axis=0)
+    return falls
+
+
 def _callers(
-    lives: Lifetimes, over_time: Ints, held: Ints, at_peak: Ints, steps: int
+    lives: Lifetimes,
+    growths: tuple[NDArray[np.bool_], Ints],
+    held: Ints,
+    at_peak: Ints,
+    falls: Ints,
+    steps: int,
 ) -> dict[str, list[Caller]]:
     """Return the callers of each line that has several, the largest first, with their growth over
-    so many steps; the figures are by place.
+    so many steps (0: no steps were recorded); the figures are by place.
     """
-    grows, growth = _growth(over_time, held)
+    grows, growth = growths
     callers: dict[str, list[Caller]] = {}
     for i in np.lexsort((-at_peak, -held)).tolist():
         place = lives.places[i]
         if place.caller and (held[i] or at_peak[i]):
             more = int(growth[i] // steps) if steps and grows[i] else 0
             callers.setdefault(place.line, []).append(
-                Caller(place.caller, int(held[i]), int(at_peak[i]), more)
+                Caller(
+                    place.caller,
+                    int(held[i]),
+                    int(at_peak[i]),
+                    more,
+                    int(falls[i]) if steps else 0,
+                )
             )
     return callers
