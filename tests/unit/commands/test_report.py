@@ -251,7 +251,7 @@ def test_a_prediction_has_the_gain_beside_it_that_a_check_measured(workspace):
     assert "You: 2.00x" in CliRunner().invoke(app, ["report"]).output
     assert "measured" not in CliRunner().invoke(app, ["report"]).output.split("Your answers")[1]
     for number, gain in ((1, 1.4), (2, 2.3), (3, None)):
-        verdict = replace(slow(), prediction=Prediction(2.0, gain))
+        verdict = replace(slow(), prediction=Prediction(2.0, gain), submission_hash="")
         workspace.attempts.mkdir(exist_ok=True)
         workspace.write(workspace.attempts / f"{number:04}.json", to_json(verdict))
     answers = CliRunner().invoke(app, ["report"]).output.split("Your answers")[1]
