@@ -39,6 +39,16 @@ _LAUNCHES = """(SELECT rank, correlation, min(start), line, undoes FROM runtime
 """The call that launched each piece of a device's work: of a copy that is waited for, the wait has
 its number, too.
 """
+_STARTED = f"""SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
+                   count(*) AS launches, sum(device.duration) AS ns,
+                   nullif(sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END), 0)
+                     AS backward_ns
+            FROM device JOIN {_LAUNCHES} AS runtime
+              ON runtime.correlation = device.correlation AND runtime.rank = device.rank
+            JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
+              AND device.start < counted."end"
+            WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1"""
+"""The work on devices that each line starts; of a backward's, the line of the forward."""
 _STEPS = f"""(SELECT count(*) AS many FROM ranges JOIN counted
                     ON counted.rank = ranges.rank AND ranges.start >= counted.start
                       AND ranges.start < counted.host_end
@@ -211,17 +221,10 @@ QUESTIONS = (
               AND python.start < counted.host_end AND python."end" > counted.start
             WHERE threads.tid LIKE '{LINES_OF}%' GROUP BY 1),
         waited AS (SELECT line, sum(duration) AS ns FROM waits GROUP BY line),
-        started AS (
-            SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
-                   count(*) AS starts, sum(device.duration) AS ns
-            FROM device JOIN {_LAUNCHES} AS runtime
-              ON runtime.correlation = device.correlation AND runtime.rank = device.rank
-            JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
-              AND device.start < counted."end"
-            WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1),
+        started AS ({_STARTED}),
         parts AS (
-            SELECT 1 AS nth, part, started.starts, own.ns - coalesce(waited.ns, 0) AS host,
-                   started.ns AS device
+            SELECT 1 AS nth, part, started.launches AS starts,
+                   own.ns - coalesce(waited.ns, 0) AS host, started.ns AS device
             FROM own LEFT JOIN waited ON waited.line = own.part
             LEFT JOIN started ON started.line = own.part
             UNION ALL SELECT 2, name, NULL, ns, NULL FROM ({_MARKED})),
@@ -406,20 +409,11 @@ QUESTIONS = (
               AND max(each.end, each.start + 1) > wall.start
             LEFT JOIN threads ON threads.thread = each.thread
             WHERE kind = 'line' OR threads.tid NOT LIKE '{LINES_OF}%'),
-        launched AS (
-            SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line,
-                   count(*) AS launches,
-                   sum(device.duration) / 1e6 AS device_ms,
-                   nullif(sum(CASE WHEN runtime.undoes != '' THEN device.duration ELSE 0 END), 0)
-                     / 1e6 AS backward_ms
-            FROM device JOIN {_LAUNCHES} AS runtime
-              ON runtime.correlation = device.correlation AND runtime.rank = device.rank
-            JOIN counted ON counted.rank = device.rank AND device.start >= counted.start
-              AND device.start < counted.end
-            WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1)
+        started AS ({_STARTED})
         SELECT name, kind, times, processes, host_ms, host_percent, shortest_ms, longest_ms,
-               launches, device_ms,
-               1e8 * device_ms / (SELECT sum(duration) FROM recorded) AS device_percent, backward_ms
+               launches, started.ns / 1e6 AS device_ms,
+               100.0 * started.ns / (SELECT sum(duration) FROM recorded) AS device_percent,
+               backward_ns / 1e6 AS backward_ms
         FROM (SELECT name, kind, sum(times) AS times, count(*) AS processes,
                      sum(spent) / 1e6 AS host_ms,
                      min(shortest) / 1e6 AS shortest_ms, max(longest) / 1e6 AS longest_ms,
@@ -429,7 +423,7 @@ QUESTIONS = (
                            min(until - start) AS shortest, max(until - start) AS longest
                     FROM ran GROUP BY name, kind, rank, process) AS each
               GROUP BY name, kind)
-        LEFT JOIN launched ON launched.line = name AND kind = 'line'
+        LEFT JOIN started ON started.line = name AND kind = 'line'
         ORDER BY host_ms DESC
         """,
         notes="Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines"

@@ -151,5 +151,7 @@ def test_a_snapshot_without_a_recording_still_says_who_holds() -> None:
 
 
 def test_a_stack_of_libraries_only_is_named_by_its_innermost_line() -> None:
-    assert own_lines(FRAMES, (0,)) == ("module.py(7): _call_impl",)
-    assert own_lines(FRAMES, ()) == ("not recorded",)
+    texts, own = ["module.py(7): _call_impl", "train.py(3): train"], [False, True]
+    assert own_lines(texts, own, (0, 1)) == ("train.py(3): train",)
+    assert own_lines(texts, own, (0,)) == ("module.py(7): _call_impl",)
+    assert own_lines(texts, own, ()) == ("not recorded",)

@@ -5,7 +5,7 @@ when, and by whom.
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -74,29 +74,25 @@ class DeviceMemory(msgspec.Struct, frozen=True):
 
 def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
     """Return one entry per device that holds or has allocated anything."""
+    texts = [_text(frame) for frame in snapshot.frames]
+    own = [not _LIBRARY.search(frame.file) for frame in snapshot.frames]
     # Of each stack, and last of none.
-    stacks = [own_lines(snapshot.frames, stack) for stack in snapshot.stacks] + [("not recorded",)]
+    stacks = [own_lines(texts, own, stack) for stack in (*snapshot.stacks, ())]
     places, of_stack = number_places(stacks)
     memories = [_device(snapshot, device, places, of_stack) for device in snapshot.devices]
     return [memory for memory in memories if memory.reserved_bytes or memory.events]
 
 
-def own_lines(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the lines that are no library's, the innermost first, as "file.py(line): function";
-    the innermost of all where every one is.
+def own_lines(texts: Sequence[str], own: Sequence[bool], stack: tuple[int, ...]) -> tuple[str, ...]:
+    """Return those lines of a stack that are the program's `own`, the innermost first; the
+    innermost of all where every one is a library's. `texts` and `own` are of each frame.
     """
-    seen = [frames[number] for number in stack]
-    own = [frame for frame in seen if not _is_of_library(frame.file)] or seen[:1]
-    return tuple(map(_line, own)) or ("not recorded",)
+    mine = [texts[number] for number in stack if own[number]]
+    return tuple(mine or [texts[number] for number in stack[:1]] or ["not recorded"])
 
 
-@cache
-def _is_of_library(file: str) -> bool:
-    return bool(_LIBRARY.search(file))
-
-
-@cache
-def _line(frame: Frame) -> str:
+def _text(frame: Frame) -> str:
+    """Return a frame as "file.py(line): function"."""
     return f"{frame.file.rsplit('/', 1)[-1]}({frame.line}): {frame.function}"
 
 
