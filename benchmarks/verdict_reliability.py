@@ -115,7 +115,9 @@ def itself(lab: Lab, level: float, scratch: Path) -> Made:
 
 
 def shipped(lab: Lab, level: float, scratch: Path) -> Made:
-    """Both sides run what the lab ships: calls of the solution would be too short to be judged."""
+    """Both sides run what the lab ships: calls of the solution would be too short to be judged, or
+    the answers are judged by a quicker form of what is shipped.
+    """
     return _beside_itself(lab, level, scratch, lab.path)
 
 
@@ -197,7 +199,7 @@ class Subject:
 SUBJECTS = {
     "running-mean": Subject(ROOT / "docs" / "example", shipped),
     "feeder": Subject(ROOT / "tests" / "exploits" / "content", pace),
-    "resnet-latency": Subject(ROOT, itself),
+    "resnet-latency": Subject(ROOT, shipped),
     "fused-attention": Subject(ROOT, itself),
     "idle-gpu": Subject(ROOT, pace),
     "ddp-scaling": Subject(ROOT, modelled),
