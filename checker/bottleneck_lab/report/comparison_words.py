@@ -474,10 +474,10 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 def format_ratio(change: FigureChange) -> str:
     """Return the ratio of the two times shown; `gone` and `new` for what is on one side only. Where
     one side is next to nothing, whose noise would be the ratio, it is a bound of what is better,
-    and else nothing. A charge has none: no edit has changed it.
+    and else nothing. A charge has none, nor has what is hidden: neither is better or worse.
     """
     ratio, word = _shown_ratio(change), judge_change(change)
-    if word == "charge":
+    if word in ("charge", "hidden"):
         return ""
     if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""

@@ -185,11 +185,11 @@ def caller_rows(row: Holder) -> list[list[str]]:
 
 
 def _growth(row: Holder | Caller) -> str:
-    """Return by how much what a line holds grows, or how far it goes up and down."""
+    """Return by how much what a line holds grows, or how far it swings."""
     if row.growth_bytes_per_step > 0 and not (isinstance(row, Holder) and not row.grows):
         return _per_step(row.growth_bytes_per_step)
     if row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
-        return f"up and down, {words.format_bytes(row.fall_bytes)}"
+        return f"swings by {words.format_bytes(row.fall_bytes)}"
     return "none"
 
 

@@ -279,9 +279,7 @@ def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
     if lab.code_hash(workspace.root) != lab.code_hash(lab.path):
         return _after_change(workspace, latest)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
-        return NextStep(
-            "lab report", "It now names what the time is lost to, and what ending each would gain."
-        )
+        return NextStep("lab report", "It now names the causes that it finds.")
     return _change(workspace)
 
 

@@ -191,7 +191,7 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
     }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
     assert finding.evidence.endswith(
-        "1.0 MiB of it is made at train.py(9): train, or by what that line calls."
+        "Of it are made, there or by what is called there: 1.0 MiB at train.py(9): train."
     )
 
 
@@ -365,7 +365,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "up and down, 3.0 MiB"
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "swings by 3.0 MiB"
     assert holder_cells(replace(row, fall_bytes=1 << 20))[4] == "none"
 
 

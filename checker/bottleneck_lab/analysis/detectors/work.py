@@ -34,6 +34,7 @@ LATE_SHARE = 0.5
 """Memory that falls and rises between the ends of steps by this share of a device's peak is held
 for steps; by less, it may be a batch that was fetched ahead.
 """
+GROWING_LINES = 2
 LISTED_LINES = 3
 COPY_SHARE = 0.05
 DOMINANT_SHARE = 0.40
@@ -578,8 +579,9 @@ def growing_memory(seen: Evidence) -> list[Detection]:
                 lines.update(
                     apart if sum(apart.values()) else {row.line: row.growth_bytes_per_step}
                 )
-        for line, kept in lines.most_common(1):
-            evidence += f" {_size(kept)} of it is made at {line}, or by what that line calls."
+        most = [f"{_size(kept)} at {line}" for line, kept in lines.most_common(GROWING_LINES)]
+        if most:
+            evidence += f" Of it are made, there or by what is called there: {', '.join(most)}."
         detections.append(Detection(evidence, 0.0))
     return detections
 

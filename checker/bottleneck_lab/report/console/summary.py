@@ -139,7 +139,8 @@ def render_top(summary: Summary, rest: str, console: Console) -> None:
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:
     sheet.rule()
-    sheet.line("Where the time went", style="bold", indent=1)
+    what = "memory" if summary.of_memory else "time"
+    sheet.line(f"Where the {what} went", style="bold", indent=1)
     sheet.rule()
     sheet.line(describe_capture(summary), indent=1)
     devices = describe_devices(summary)
