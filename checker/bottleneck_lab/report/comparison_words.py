@@ -477,7 +477,7 @@ def format_ratio(change: FigureChange) -> str:
     and else nothing. A charge has none, nor has what is hidden: neither is better or worse.
     """
     ratio, word = _shown_ratio(change), judge_change(change)
-    if word in ("charge", "hidden"):
+    if word == "charge" or (word == "hidden" and ratio):
         return ""
     if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
