@@ -62,7 +62,7 @@ _MARKED = """SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
                    WHERE ranges.name LIKE 'enumerate(DataLoader)%'
                      OR ranges.name LIKE '%(modelled)' OR ranges.name = 'gc.collect()'
                    GROUP BY ranges.name"""
-"""What a step takes on the host besides its lines: loading, what a model charges, collections."""
+"""The host's time in a step besides its lines: loading, what a model charges, collections."""
 _A_STEP = f"1.0 * count(*) / (SELECT many FROM {_STEPS}) AS a_step"
 _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
@@ -186,7 +186,10 @@ QUESTIONS = (
               AND device.start >= counted.start AND device.start < counted."end"
             WHERE kind != 'sync' GROUP BY kind),
         parts AS (
-            SELECT 1 AS nth, 'host' AS side, 'starting kernels and copies, and Python' AS part,
+            SELECT 1 AS nth, 'host' AS side,
+                   CASE WHEN EXISTS (SELECT 1 FROM worked)
+                        THEN 'starting kernels and copies, and Python'
+                        ELSE 'operators and Python' END AS part,
                    (SELECT sum(times) FROM worked) AS times,
                    (SELECT sum(host_end - start) FROM counted) - coalesce(ns, 0)
                      - (SELECT coalesce(sum(ns), 0) FROM marked) AS ns FROM waited
@@ -202,7 +205,9 @@ QUESTIONS = (
               UNION ALL
               SELECT 4.5, 'device', 'all but idle time', NULL,
                      (SELECT sum(duration) FROM recorded) - sum(duration) FROM idle)
-        JOIN {_STEPS} AS steps ORDER BY nth, ns DESC
+        JOIN {_STEPS} AS steps
+        WHERE side = 'host' OR EXISTS (SELECT 1 FROM worked)
+        ORDER BY nth, ns DESC
         """,
         notes="Means over all steps and ranks; on the device the last step ends with its work. What"
         " streams do at once is in each of their parts.",
@@ -229,13 +234,15 @@ QUESTIONS = (
             LEFT JOIN started ON started.line = own.part
             UNION ALL SELECT 2, name, NULL, ns, NULL FROM ({_MARKED})),
         whole AS (
-            SELECT (SELECT count(*) FROM device JOIN counted ON counted.rank = device.rank
-                      AND device.start >= counted.start AND device.start < counted."end"
-                    WHERE kind != 'sync') AS starts,
+            SELECT starts, (SELECT sum(duration) FROM recorded) AS wall,
                    (SELECT sum(host_end - start) FROM counted)
                      - (SELECT coalesce(sum(duration), 0) FROM waits) AS host,
-                   (SELECT sum(duration) FROM recorded)
-                     - (SELECT coalesce(sum(duration), 0) FROM idle) AS device)
+                   CASE WHEN starts THEN (SELECT sum(duration) FROM recorded)
+                     - (SELECT coalesce(sum(duration), 0) FROM idle) END AS device
+            FROM (SELECT nullif(count(*), 0) AS starts
+                  FROM device JOIN counted ON counted.rank = device.rank
+                    AND device.start >= counted.start AND device.start < counted."end"
+                  WHERE kind != 'sync'))
         SELECT part, 1.0 * starts / many AS launches, host / 1e6 / many AS host_ms,
                CASE nth WHEN 1 THEN host / 1e3 / starts END AS host_us_each,
                device / 1e6 / many AS device_ms
@@ -245,10 +252,11 @@ QUESTIONS = (
                      host - (SELECT sum(host) FROM parts),
                      device - (SELECT sum(device) FROM parts) FROM whole
               UNION ALL SELECT 4, 'all', starts, host, device FROM whole
-              UNION ALL SELECT 5, 'a step as it is now', NULL, (SELECT sum(duration) FROM recorded),
-                     (SELECT sum(duration) FROM recorded) FROM whole)
+              UNION ALL SELECT 5, 'a step as it is now', NULL, wall, CASE WHEN starts THEN wall END
+              FROM whole)
         JOIN {_STEPS} AS steps
-        WHERE EXISTS (SELECT 1 FROM own) AND (nth != 3 OR max(host, device) > many * 1e3)
+        WHERE EXISTS (SELECT 1 FROM own)
+          AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3)
         ORDER BY nth, max(host, coalesce(device, 0)) DESC
         """,
         notes="Means over all steps and ranks. If nothing waited, a step would take about as long"

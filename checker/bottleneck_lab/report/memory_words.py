@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.memory.holders import Caller, Holder
+from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Caller, Holder
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
 from bottleneck_lab.report import words
 from bottleneck_lab.wording import counted
@@ -19,8 +19,6 @@ SMALL = 0.01
 CALLERS = 4
 """So many of the lines that call one are listed."""
 COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
-_UNKNOWN_LINE = "not recorded"
-"""The analysis's name for a line that freed or allocated unseen."""
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
@@ -147,7 +145,7 @@ def holder_cells(row: Holder) -> list[str]:
     if row.grows and not row.growth_bytes_per_step:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
     where = row.freed_at
-    if where == _UNKNOWN_LINE:
+    if where == NOT_RECORDED:
         where = "a line that was not recorded"
     freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, most at {where}"
     if not row.allocated:

@@ -206,6 +206,28 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
     assert parts["all"]["device_ms"] == pytest.approx(whole["all but idle time"])
 
 
+def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
+    rows = []
+    for number, begin in ((0, 0), (1, 100)):
+        rows += [
+            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+            event("python_function", "train.py(9): step", begin, 80, tid="lines of 1"),
+            event("cpu_op", "aten::mm", begin + 10, 60),
+        ]
+    timeline = loaded(*rows)
+    assert {row["part"]: row["host_ms"] for row in answers(timeline, "budget")} == {
+        "train.py(9): step": pytest.approx(0.08),
+        "the rest": pytest.approx(0.02),
+        "all": pytest.approx(0.1),
+        "a step as it is now": pytest.approx(0.1),
+    }
+    assert {row["device_ms"] for row in answers(timeline, "budget")} == {None}
+    assert [row["part"] for row in answers(timeline, "step")] == [
+        "operators and Python",
+        "all but waits",
+    ]
+
+
 def test_without_lines_a_step_is_not_shown_line_by_line(loaded):
     timeline = loaded(event("user_annotation", "ProfilerStep#1", 0, 100), kernel("gemm", 5, 9, 1))
     assert answers(timeline, "budget") == []

@@ -249,9 +249,9 @@ def test_copies_from_pinned_memory_are_not_told_to_be_pinned(tmp_path, memory, p
             event("gpu_memcpy", name, at + 5, 900, stream=7, correlation=number),
             kernel(at + 905, 195, correlation=number + 1),
         ]
-    found = {each.id: each.advice for each in summed_up(tmp_path, *rows).findings}
-    assert ("from pinned memory" in found["copy-exposed"]) == pins
-    assert ("pinned already" in found["copy-exposed"]) != pins
+    advice = {each.id: each.advice for each in summed_up(tmp_path, *rows).findings}
+    assert ("from pinned memory" in advice["copy-exposed"]) == pins
+    assert ("pinned already" in advice["copy-exposed"]) != pins
 
 
 def test_what_worker_threads_do_is_no_cause(tmp_path):

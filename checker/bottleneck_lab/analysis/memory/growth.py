@@ -11,10 +11,11 @@ import numpy as np
 from bottleneck_lab.analysis.host.calls import ALLOCATION_CALL
 from bottleneck_lab.analysis.host.lines import LINE, code_at, without_folders
 from bottleneck_lab.analysis.memory.holders import (
+    NOT_RECORDED,
     Holder,
     Lifetimes,
     find_holders,
-    number_places,
+    number_sites,
 )
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall
@@ -196,7 +197,7 @@ def _own_lines(timeline: Timeline, rows: MemoryTable) -> list[tuple[str, ...]]:
         if LINE.match(timeline.strings[name])
     }
     return [
-        recorded.get(name, (text or "not recorded",))
+        recorded.get(name, (text or NOT_RECORDED,))
         for name, text in zip(rows.name.tolist(), ran, strict=True)
     ]
 
@@ -215,7 +216,7 @@ def _holders(
     stacks = [
         numbers.setdefault(lines, len(numbers)) for lines in _own_lines(timeline, rows)[:until]
     ]
-    places, of_stack = number_places(list(numbers))
+    sites, of_stack = number_sites(list(numbers))
     actions = np.where(rows.bytes > 0, Action.ALLOC, Action.FREE_COMPLETED).astype(np.int8)
     events = AllocatorEvents(
         action=actions[:until],
@@ -224,5 +225,5 @@ def _holders(
         bytes=np.abs(rows.bytes[:until]),
         stack=np.array(stacks, dtype=np.int32),
     )
-    lives = Lifetimes(events, [], places, of_stack)
+    lives = Lifetimes(events, [], sites, of_stack)
     return find_holders(lives, peak, steps, end, period)

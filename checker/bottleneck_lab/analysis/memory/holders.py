@@ -17,6 +17,8 @@ from bottleneck_lab.trace.timeline import Ints, SmallInts
 
 MOMENTS, TOP = 12, 30
 """So many moments are compared, and so many of the lines that hold most are listed."""
+NOT_RECORDED = "not recorded"
+"""Stands for a line of which nothing is known."""
 FEWEST_STEPS = 4
 """From so many steps on, the moments are those between steps."""
 RISING_SHARE = 0.8
@@ -65,15 +67,15 @@ class Holder(msgspec.Struct, frozen=True):
     callers: tuple[Caller, ...] = ()
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """A line of the program's, and which of several others called it."""
 
     line: str
     caller: str = ""
 
 
-def number_places(stacks: Sequence[tuple[str, ...]]) -> tuple[list[Place], SmallInts]:
-    """Return the places where stacks of the program's own lines, the innermost first, end, and the
+def number_sites(stacks: Sequence[tuple[str, ...]]) -> tuple[list[CallSite], SmallInts]:
+    """Return the sites where stacks of the program's own lines, the innermost first, end, and the
     number of each stack's. Callers are told apart by the nearest line in which the stacks of one
     line differ; a stack without any, as where something is let go of, tells nothing.
     """
@@ -84,17 +86,17 @@ def number_places(stacks: Sequence[tuple[str, ...]]) -> tuple[list[Place], Small
         line: next((at for at, each in enumerate(zip_longest(*all_)) if len(set(each)) > 1), None)
         for line, all_ in above.items()
     }
-    numbers: dict[Place, int] = {}
+    numbers: dict[CallSite, int] = {}
     of_stack = []
     for line, *callers in stacks:
         at = differ[line]
-        place = Place(line, callers[at] if at is not None and at < len(callers) else "")
-        of_stack.append(numbers.setdefault(place, len(numbers)))
+        site = CallSite(line, callers[at] if at is not None and at < len(callers) else "")
+        of_stack.append(numbers.setdefault(site, len(numbers)))
     return list(numbers), np.array(of_stack, dtype=np.int32)
 
 
 class Lifetimes:
-    """Blocks from allocation to release, as rows of the events, and the place of `places` that each
+    """Blocks from allocation to release, as rows of the events, and the site of `sites` that each
     belongs to: `of_stack` gives it by stack. What was there before the first event begins at -1,
     what is still there ends at their number, `events`.
     """
@@ -103,14 +105,14 @@ class Lifetimes:
         self,
         events: AllocatorEvents,
         segments: list[Segment],
-        places: list[Place],
+        sites: list[CallSite],
         of_stack: SmallInts,
     ) -> None:
-        self.events, self.places = len(events), places
-        self.lines = list(dict.fromkeys(place.line for place in places))
+        self.events, self.sites = len(events), sites
+        self.lines = list(dict.fromkeys(site.line for site in sites))
         numbers = {line: number for number, line in enumerate(self.lines)}
-        self.line_of = np.array([numbers[place.line] for place in places], dtype=np.int64)
-        """The number of each place's line."""
+        self.line_of = np.array([numbers[site.line] for site in sites], dtype=np.int64)
+        """The number of each site's line."""
         rows = np.flatnonzero((events.action == Action.ALLOC) | (events.action == events.release))
         rows = rows[np.argsort(events.address[rows], kind="stable")]
         allocs = events.action[rows] == Action.ALLOC
@@ -129,20 +131,20 @@ class Lifetimes:
         self.begin: Ints = np.concatenate([begins, np.full(len(earlier), -1)]).astype(np.int64)
         self.end: Ints = np.concatenate([ends, np.full(len(earlier), last)]).astype(np.int64)
         self.bytes: Ints = np.concatenate([sizes, earlier[:, 0]]).astype(np.int64)
-        self.place: Ints = np.concatenate([held_at, earlier[:, 1]]).astype(np.int64)
+        self.site: Ints = np.concatenate([held_at, earlier[:, 1]]).astype(np.int64)
         freed_at = of_stack[events.stack[np.minimum(ends, last - 1)]] if last else 0
         self.freed_by = np.where(self.freed, self.line_of[freed_at], -1)
 
     def held_after(self, row: int) -> Ints:
-        """Return the bytes that are held after an event, by place."""
+        """Return the bytes that are held after an event, by site."""
         there = (self.begin <= row) & (row < self.end)
-        held = np.bincount(self.place[there], self.bytes[there], minlength=len(self.places))
+        held = np.bincount(self.site[there], self.bytes[there], minlength=len(self.sites))
         return held.astype(np.int64)
 
-    def by_line(self, by_place: Ints) -> Ints:
-        """Return figures by line: the sums of those by place, which are the last axis."""
-        lines = np.zeros((*by_place.shape[:-1], len(self.lines)), dtype=np.int64)
-        np.add.at(lines.T, self.line_of, by_place.T)
+    def by_line(self, by_site: Ints) -> Ints:
+        """Return figures by line: the sums of those by site, which are the last axis."""
+        lines = np.zeros((*by_site.shape[:-1], len(self.lines)), dtype=np.int64)
+        np.add.at(lines.T, self.line_of, by_site.T)
         return lines
 
     def recorded(self, line: int, row: int) -> tuple[int, Ints]:
@@ -150,14 +152,14 @@ class Lifetimes:
         was freed until then the line that freed it.
         """
         known = len(self.freed)
-        own = (self.line_of[self.place[:known]] == line) & (self.begin[:known] <= row)
+        own = (self.line_of[self.site[:known]] == line) & (self.begin[:known] <= row)
         return int(own.sum()), self.freed_by[own & self.freed & (self.end[:known] <= row)]
 
 
 def _earlier(
     segments: list[Segment], events: AllocatorEvents, open_rows: Ints, of_stack: SmallInts
 ) -> Ints:
-    """Return bytes and place of the blocks held at the end whose allocation was not recorded."""
+    """Return bytes and site of the blocks held at the end whose allocation was not recorded."""
     known = set(events.address[open_rows].tolist())
     blocks = (block for segment in segments for block in segment.blocks)
     held = [
@@ -181,7 +183,7 @@ def find_holders(
     first, last = len(moments) // 4, len(moments) - 1
     chosen = moments[np.unique(np.linspace(first, last, MOMENTS).astype(np.int64))]
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
-    falls, falls_by_place = _falls(lives.by_line(over_time)), _falls(over_time)
+    falls, falls_by_site = _falls(lives.by_line(over_time)), _falls(over_time)
     if by_step and 0 < period <= last - first:
         first = last - (last - first) // period * period
         alike = moments[first : last + 1 : period]
@@ -191,9 +193,9 @@ def find_holders(
     held, at_peak = lives.by_line(held_now), lives.by_line(held_at_peak)
     growths = _growth(over_time, held_now)
     steps_apart = last - first if by_step else 0
-    callers = _callers(lives, growths, held_now, held_at_peak, falls_by_place, steps_apart)
+    callers = _callers(lives, growths, held_now, held_at_peak, falls_by_site, steps_apart)
     there = (lives.begin <= end) & (lives.end > end)
-    line = lives.line_of[lives.place]
+    line = lives.line_of[lives.site]
     blocks = np.bincount(line[there], minlength=len(lives.lines))
     holders = []
     for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
@@ -244,17 +246,17 @@ def _callers(
     steps: int,
 ) -> dict[str, list[Caller]]:
     """Return the callers of each line that has several, the largest first, with their growth over
-    so many steps (0: no steps were recorded); the figures are by place.
+    so many steps (0: no steps were recorded); the figures are by site.
     """
     grows, growth = growths
     callers: dict[str, list[Caller]] = {}
     for i in np.lexsort((-at_peak, -held)).tolist():
-        place = lives.places[i]
-        if place.caller and (held[i] or at_peak[i]):
+        site = lives.sites[i]
+        if site.caller and (held[i] or at_peak[i]):
             more = int(growth[i] // steps) if steps and grows[i] else 0
-            callers.setdefault(place.line, []).append(
+            callers.setdefault(site.line, []).append(
                 Caller(
-                    place.caller,
+                    site.caller,
                     int(held[i]),
                     int(at_peak[i]),
                     more,

@@ -13,11 +13,12 @@ import numpy as np
 
 from bottleneck_lab.analysis.memory.growth import STRETCHES, growth_a_step
 from bottleneck_lab.analysis.memory.holders import (
+    NOT_RECORDED,
+    CallSite,
     Holder,
     Lifetimes,
-    Place,
     find_holders,
-    number_places,
+    number_sites,
 )
 from bottleneck_lab.trace.snapshot import (
     Action,
@@ -78,8 +79,8 @@ def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
     own = [not _LIBRARY.search(frame.file) for frame in snapshot.frames]
     # Of each stack, and last of none.
     stacks = [own_lines(texts, own, stack) for stack in (*snapshot.stacks, ())]
-    places, of_stack = number_places(stacks)
-    memories = [_device(snapshot, device, places, of_stack) for device in snapshot.devices]
+    sites, of_stack = number_sites(stacks)
+    memories = [_device(snapshot, device, sites, of_stack) for device in snapshot.devices]
     return [memory for memory in memories if memory.reserved_bytes or memory.events]
 
 
@@ -88,7 +89,7 @@ def own_lines(texts: Sequence[str], own: Sequence[bool], stack: tuple[int, ...])
     innermost of all where every one is a library's. `texts` and `own` are of each frame.
     """
     mine = [texts[number] for number in stack if own[number]]
-    return tuple(mine or [texts[number] for number in stack[:1]] or ["not recorded"])
+    return tuple(mine or [texts[number] for number in stack[:1]] or [NOT_RECORDED])
 
 
 def _text(frame: Frame) -> str:
@@ -97,13 +98,13 @@ def _text(frame: Frame) -> str:
 
 
 def _device(
-    snapshot: Snapshot, device: int, places: list[Place], of_stack: SmallInts
+    snapshot: Snapshot, device: int, sites: list[CallSite], of_stack: SmallInts
 ) -> DeviceMemory:
     segments = [segment for segment in snapshot.segments if segment.device == device]
     events = snapshot.events.get(device) or empty_events()
     blocks = [block for segment in segments for block in segment.blocks]
     held = [block for block in blocks if block.active]
-    lives = Lifetimes(events, segments, places, of_stack)
+    lives = Lifetimes(events, segments, sites, of_stack)
     level = _level(events, (Action.ALLOC,), (events.release,), sum(block.bytes for block in held))
     reserved = _level(
         events,
@@ -130,7 +131,7 @@ def _device(
         holders=find_holders(lives, min(int(level.argmax()), last), steps, last),
         refusals=[
             FailedAllocation(
-                line=places[of_stack[events.stack[row]]].line,
+                line=sites[of_stack[events.stack[row]]].line,
                 bytes=int(events.bytes[row]),
                 device_free_bytes=int(events.address[row]),
                 unused_bytes=int(reserved[row] - level[row]),
