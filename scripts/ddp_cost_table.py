@@ -1,21 +1,23 @@
 """Write the cost table of the emulated GPU: how long each module of the lab's model takes, forward
 and backward, an image.
 
-    python scripts/ddp_cost_table.py labs/ddp-scaling/recipe.py labs/ddp-scaling/costs.json
+    python scripts/ddp_cost_table.py ddp-scaling
 
 Each module gets the larger of its arithmetic and its memory time (roofline, 16-bit activations, 224
 x 224 pixels), then all are scaled by one factor so that the forward pass of 64 images takes
-FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice.
+FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice. Then a check of
+the lab's script as shipped says how fast that is on emulated GPUs.
 """
 
 import argparse
 import json
-from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch import nn
 
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.course.proving import check
 from bottleneck_lab.measure.worker import load_module
 
 PEAK_FLOP_PER_S = 312e12  # A100, FP16 tensor cores, NVIDIA A100 datasheet
@@ -94,7 +96,7 @@ def table(recipe: ModuleType) -> dict:
         "smallest": min(parameter.numel() for parameter in model.parameters()),
         "stand_in": {"samples": 4, "shape": [3, 32, 32]},
         "small": {
-            "elements": [elements_of(module) for module in owners_of(small).values()],
+            "elements": {name: elements_of(module) for name, module in owners_of(small).items()},
             "smallest": min(parameter.numel() for parameter in small.parameters()),
             # The smallest of which 2 x 2 pixels are left in the last stage: batch norm of a single
             # one amplifies every rounding.
@@ -116,11 +118,17 @@ def table(recipe: ModuleType) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("out", type=Path)
-    options = parser.parse_args()
+    parser.add_argument("lab")
+    lab = find_lab(parser.parse_args().lab)
     torch.set_num_threads(1)
-    options.out.write_text(json.dumps(table(load_module(options.recipe)), indent=1) + "\n")
+    costs = table(load_module(lab.path / "recipe.py"))
+    out = lab.path / "costs.json"
+    out.write_text(json.dumps(costs, indent=1) + "\n")
+    figures = check(lab, lab.path, "virtual").measurement
+    costs["shipped_samples_per_s"] = {
+        str(figures[size]): round(figures[f"{size}_samples_per_s"], 3) for size in ("few", "many")
+    }
+    out.write_text(json.dumps(costs, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.course.proving import check
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.data_parallel import session
@@ -23,6 +24,7 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
     ModuleCost,
     SmallModel,
     StandIn,
+    load_costs,
     load_fabric,
 )
 from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import Moments
@@ -103,7 +105,7 @@ COSTS = CostTable(
     stand_in=IMAGES,
     called="images",
     modules=[ModuleCost(name, elements, 10.0, 20.0) for name, elements in sizes(64).items()],
-    small=SmallModel([*sizes(4).values()], smallest=4, stand_in=IMAGES),
+    small=SmallModel(sizes(4), smallest=4, stand_in=IMAGES),
 )
 SECRET = Secret(3, 11)
 
@@ -813,7 +815,7 @@ def test_one_wrong_step_in_fifty_is_seen(tmp_path):
 
     many = Secret(51, 3)
 
-    def run(script: Path, folder: Path, *, as_one: bool = False):
+    def run(script: Path, folder: Path, *, as_one: int = 0):
         with (
             Janitor() as janitor,
             crew(
@@ -831,8 +833,8 @@ def test_one_wrong_step_in_fifty_is_seen(tmp_path):
             return ranks.run(many)
 
     threads = torch.get_num_threads()
-    reference = run(SHIPPED, tmp_path / "reference", as_one=True)
-    assert (reference.world, torch.get_num_threads()) == (1, threads)
+    reference = run(SHIPPED, tmp_path / "reference", as_one=1)
+    assert (len(reference.clocks), torch.get_num_threads()) == (1, threads)
     assert same_training(run(SOLUTION, tmp_path / "right"), reference) is None
     for name, (fault, words) in RARE.items():
         script = tmp_path / f"{name}.py"
@@ -846,6 +848,29 @@ def test_one_wrong_step_in_fifty_is_seen(tmp_path):
         except Violation as violation:
             problem = violation.sentence
         assert words in (problem or ""), name
+
+
+def test_one_rank_with_the_samples_of_all_trains_what_they_train(reference, tmp_path):
+    """Down to the gradients, each scaled by the secret factor of its micro-batch."""
+    scratch = tmp_path / "scratch"
+    with (
+        Janitor() as janitor,
+        crew(
+            code(SHIPPED, tmp_path / "code"), "train.py", COSTS, [2], scratch, janitor, as_one=1
+        ) as alone,
+    ):
+        as_one = alone.run(SECRET)
+    assert (len(as_one.clocks), as_one.world) == (1, 2)
+    assert same_training(reference, as_one) is None
+    assert reference.difference(as_one) < 0.002
+
+
+def test_the_table_says_how_fast_the_lab_s_own_script_is():
+    lab = load_labs()["ddp-scaling"]
+    figures = check(lab, lab.path, "virtual").measurement
+    for size in ("few", "many"):
+        kept = load_costs(lab.path).shipped_samples_per_s[figures[size]]
+        assert figures[f"{size}_samples_per_s"] == pytest.approx(kept)
 
 
 def test_ranks_that_keep_their_own_gradients_end_apart(reference, two_ranks):

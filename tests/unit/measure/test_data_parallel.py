@@ -450,15 +450,21 @@ def test_a_script_as_it_was_shipped_runs_once_and_any_other_beside_it(
     assert (theirs, shipped) == ({8: "learner"}, {8: crews[0]})
 
 
-@pytest.mark.parametrize(("role", "as_one"), [("reference", True), ("learner", False)])
-def test_only_the_shipped_script_trains_its_many_steps_as_one_rank(role, as_one, monkeypatch):
+@pytest.mark.parametrize(
+    ("role", "shipped", "as_one"),
+    [("reference", {4: 10.0, 8: 12.0}, 3), ("reference", {}, 1), ("learner", {4: 10.0}, 0)],
+)
+def test_only_the_shipped_script_trains_as_one_rank(role, shipped, as_one, monkeypatch):
+    """Its many steps always do; the steps that are timed only if its times are known."""
     made = []
     monkeypatch.setattr(virtual, "crew", lambda *_, **options: made.append(options))
+    costs = msgspec.structs.replace(load_costs(LAB), shipped_samples_per_s=shipped)
+    monkeypatch.setattr(virtual, "load_costs", lambda _: costs)
     janitor = SimpleNamespace(folder=LAB)
     context = SimpleNamespace(
         lab=find_lab("ddp-scaling"), submission=LAB, pristine=lambda: LAB, janitor=janitor
     )
-    virtual._crew(context, role, [], many_steps=True)
+    virtual._crew(context, role, [(8, None), (8, None), (4, None)], many_steps=True)
     assert made == [{"many_steps": True, "as_one": as_one}]
 
 

@@ -299,16 +299,27 @@ def test_a_training_on_the_host_is_that_on_a_device_with_the_same_secret(lab, tm
     assert wrong_reports(other, device, 1e-4)
 
 
-def test_the_shipped_script_is_on_its_device_once_and_then_on_the_host(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("smaller", "reference"),
+    [
+        (False, [(5, TRAIN, 0), (6, TRAIN_ON_HOST, 0), (7, TRAIN_ON_HOST, 0)]),
+        (True, [(5, TRAIN, 0), (6, TRAIN, 1), (7, TRAIN_ON_HOST, 1)]),
+    ],
+)
+def test_the_shipped_script_is_on_its_device_once_for_each_size_and_then_on_the_host(
+    monkeypatch, smaller, reference
+) -> None:
     begun = []
 
     class Worker:
         def __init__(self, role: str) -> None:
             self.role = role
-            self.session = SimpleNamespace(hand_over=lambda task: begun.append((role, *task[:2])))
+            self.session = SimpleNamespace(
+                hand_over=lambda task: begun.append((role, *task[:2], task[3]))
+            )
 
-        def begin(self, seed: int, _secret: int) -> None:
-            begun.append((self.role, seed, TRAIN))
+        def begin(self, seed: int, _secret: int, *, smaller: bool) -> None:
+            begun.append((self.role, seed, TRAIN, smaller))
 
         def end(self) -> Training:
             return SHIPPED
@@ -318,15 +329,20 @@ def test_the_shipped_script_is_on_its_device_once_and_then_on_the_host(monkeypat
     on_host = trained(reports=[(10, {"loss": 2.0})])
     monkeypatch.setattr(session, "collect_training", lambda *_: replace(on_host, figures=None))
     context = SimpleNamespace(
-        pristine=Path, submission=Path(), progress=lambda *_: None, rng=Random(0)
+        pristine=Path,
+        submission=Path(),
+        progress=lambda *_: None,
+        rng=Random(0),
+        settings=TrainingSettings(smaller=smaller),
     )
-    pairs = list(session.train_both(context, [5, 6]))
-    assert [each for each in begun if each[0] == "reference"] == [
-        ("reference", 5, TRAIN),
-        ("reference", 6, TRAIN_ON_HOST),
+    pairs = list(session.train_both(context, [5, 6, 7]))
+    assert [each[1:] for each in begun if each[0] == "reference"] == reference
+    assert [each[1:] for each in begun if each[0] == "learner"] == [
+        (5, TRAIN, False),
+        (6, TRAIN, smaller),
+        (7, TRAIN, smaller),
     ]
-    assert [each[1:] for each in begun if each[0] == "learner"] == [(5, TRAIN), (6, TRAIN)]
-    assert pairs[1][1] == replace(on_host, figures=SHIPPED.figures)
+    assert pairs[2][1] == replace(on_host, figures=SHIPPED.figures)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +362,7 @@ def test_a_fault_that_does_not_recur_is_nobody_s(
     begun, ends = [], iter([reason, again])
 
     class Worker:
-        def begin(self, seed: int, secret: int) -> None:
+        def begin(self, seed: int, secret: int, **_: bool) -> None:
             begun.append((seed, secret))
 
         def end(self) -> Training:
@@ -354,7 +370,7 @@ def test_a_fault_that_does_not_recur_is_nobody_s(
                 raise LearnerFault(wrong, "A report's max_grad_norm is nan.")
             return SHIPPED
 
-    reference = SimpleNamespace(begin=lambda *_: None, end=lambda: SHIPPED)
+    reference = SimpleNamespace(begin=lambda *_, **__: None, end=lambda: SHIPPED)
     monkeypatch.setattr(session, "engine_processes", lambda count: nullcontext((None,) * count))
     monkeypatch.setattr(
         session,
@@ -362,7 +378,11 @@ def test_a_fault_that_does_not_recur_is_nobody_s(
         lambda _, role, *__: nullcontext(Worker() if role == "learner" else reference),
     )
     context = SimpleNamespace(
-        pristine=Path, submission=Path(), progress=lambda *_: None, rng=Random(0)
+        pristine=Path,
+        submission=Path(),
+        progress=lambda *_: None,
+        rng=Random(0),
+        settings=TrainingSettings(),
     )
     with pytest.raises(raised, match="max_grad_norm is nan"):
         list(session.train_both(context, [5, 6]))

@@ -46,6 +46,8 @@ PLAIN = msgspec.structs.replace(
     reduction_us=3.0,
     start_us=0.0,
     sample_us=1.0,
+    fetch_us=10.0,
+    slice_us=0.25,
     batch_us=30.0,
     loop_us=7.0,
     launch_us=5.0,
@@ -96,6 +98,8 @@ class TestClock:
         assert clock.host_us == 64.0 + 7.0
         clock.step()
         assert clock.host_us == 71.0 + 30.0 + 7.0
+        clock.step(64, at_once=True)
+        assert clock.host_us == 108.0 + 10.0 + 0.25 * 64 + 7.0
 
     def test_a_kernel_starts_a_while_after_its_launch_and_reductions_take_longer(self) -> None:
         clock = Clock(msgspec.structs.replace(PLAIN, start_us=1.5))
@@ -341,9 +345,9 @@ class TestEngine:
         engine.step()
         made = made_at("train.py(2): train")
         engine.let_go([("", [made_at("train.py(3): train")])], [])
-        engine.step(0, [(1, *copy, 2)])
+        engine.step(0, False, [(1, *copy, 2)])
         engine.let_go([("", [made])], [])
-        engine.step(0, [(1, *copy, 1), (2, *copy, 1)])
+        engine.step(0, False, [(1, *copy, 1), (2, *copy, 1)])
         engine.let_go([("", [kept])], [])
         assert sorted(engine.figures().lives) == [
             (0, 3, 1, "train.py(1): train", "float32[4]"),
@@ -365,8 +369,8 @@ class TestEngine:
         engine, where = Engine(PLAIN), ("train.py(2): train", "float32[4]")
         engine.step()
         upload(engine, torch.ones(4), where[0])
-        engine.step(0, [(1, *where, -5)])
-        engine.step(0, [(1, *where, 9)])
+        engine.step(0, False, [(1, *where, -5)])
+        engine.step(0, False, [(1, *where, 9)])
         assert engine.figures().lives == [(1, 3, 10, *where)]
 
     def test_the_books_are_closed_once(self) -> None:

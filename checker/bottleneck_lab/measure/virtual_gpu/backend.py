@@ -136,12 +136,14 @@ class Driver:
         self._steps, self._copies = 0, {}
         self.tell("begin_pass")
 
-    def step(self, samples: int) -> None:
-        """Begin a step with a batch, of which this thread has loaded `samples` samples itself."""
+    def step(self, samples: int, *, at_once: bool = False) -> None:
+        """Begin a step with a batch, of which this thread has loaded `samples` samples itself, one
+        after the other or `at_once`.
+        """
         self._steps += 1
         self._copies = {host: copy for host, copy in self._copies.items() if not host.expired()}
         counts = Counter(self._copies.values())
-        self.tell("step", samples, [[*copy, count] for copy, count in counts.items()])
+        self.tell("step", samples, at_once, [[*copy, count] for copy, count in counts.items()])
 
     def _note_copy(self, host: torch.Tensor) -> None:
         memory = StorageWeakRef(host.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it

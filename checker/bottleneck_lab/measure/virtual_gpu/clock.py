@@ -16,6 +16,7 @@ Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "copy", "pin", "collect
 _OLDEST = 2
 """The generation whose collection looks at every object."""
 LOOP = "fixed charge of a step (modelled)"
+FROM_WORKER = "batch from a worker (modelled)"
 COLLECT = "gc.collect()"
 FREE_QUESTIONS = 4
 """How often in a step a program may ask whether the device has done work of that step, and be told
@@ -182,9 +183,10 @@ class Clock:
         self.host_us += self.spec.collect_us if full else self.spec.collect_young_us
         self._record("collect", COLLECT, start, self.host_us, line)
 
-    def step(self, samples: int = 0) -> None:
-        """Begin a step with a batch: of `samples` samples that the launching thread loads, or, of
-        none, from a loader's worker. Raises ValueError for a negative number.
+    def step(self, samples: int = 0, *, at_once: bool = False) -> None:
+        """Begin a step with a batch: of `samples` samples that the launching thread loads, one
+        after the other or `at_once`, or, of none, from a loader's worker. Raises ValueError for a
+        negative number.
         """
         if samples < 0:
             raise ValueError(f"a batch cannot have {samples} samples")
@@ -196,8 +198,14 @@ class Clock:
         self._queried.clear()
         self._begun_us = self.device_us
         start = self.host_us
-        self.host_us += samples * self.spec.sample_us if samples else self.spec.batch_us
-        self._record("range", "enumerate(DataLoader)#__next__", start, self.host_us, "")
+        if not samples:
+            self.host_us += self.spec.batch_us
+        elif at_once:
+            self.host_us += self.spec.fetch_us + samples * self.spec.slice_us
+        else:
+            self.host_us += samples * self.spec.sample_us
+        name = "enumerate(DataLoader)#__next__" if samples else FROM_WORKER
+        self._record("range", name, start, self.host_us, "")
         start = self.host_us
         self.host_us += self.spec.loop_us
         self._record("range", LOOP, start, self.host_us, "")

@@ -373,13 +373,19 @@ class Engine:
         self._copies = {}
         self._lives.clear()
 
-    def step(self, samples: int = 0, copies: Sequence[tuple[int, str, str, int]] = ()) -> None:
-        """Begin a step of the program, whose launching thread has loaded `samples` samples itself.
+    def step(
+        self,
+        samples: int = 0,
+        at_once: bool = False,
+        copies: Sequence[tuple[int, str, str, int]] = (),
+    ) -> None:
+        """Begin a step of the program, whose launching thread has loaded `samples` samples itself,
+        one after the other or `at_once`.
 
         `copies`: of those that the program has made of the device's values, the birth and how many
         it still has. That is its own word.
         """
-        self.clock.step(samples)
+        self.clock.step(samples, at_once=at_once)
         self.memory.step()
         self._step_marks.append(len(self._lineage))
         before, step = self._copies, len(self._step_marks)

@@ -38,6 +38,10 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From the end of a launch to the start of its kernel on an idle device."""
     sample_us: float
     """Host time to load one sample of a batch on the launching thread."""
+    fetch_us: float
+    """Host time to load a whole batch there at once, beside its samples."""
+    slice_us: float
+    """Host time for each sample of such a batch."""
     batch_us: float
     """Host time to take a batch from a loader's worker."""
     loop_us: float
@@ -129,6 +133,10 @@ H200 = GpuSpec(
     # Under the profiler, where all takes 1.66 times as long, a loader without a worker takes 22 and
     # 29 µs a sample there.
     sample_us=13.0,
+    # Not measured there. On another host, batches of 16 to 256 samples took 32 to 147 µs at once,
+    # and 71 to 795 µs sample by sample: this is as much less here.
+    fetch_us=90.0,
+    slice_us=1.7,
     batch_us=560.0,
     loop_us=940.0,
     launch_us=20.0,

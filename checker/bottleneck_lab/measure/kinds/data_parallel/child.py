@@ -67,8 +67,8 @@ ranks run.
 class RankJob(msgspec.Struct, frozen=True):
     """The worker's options: sockets by run and rank, memory by rank, the line on which a byte
     starts each run, and the script's folder. The first run trains the recipe's small model if
-    `many_steps`, and compares the parameters of every step. If `parts` is not 0, it has one rank,
-    whose micro-batches are made of so many.
+    `many_steps`, and compares the parameters of every step. A run whose number in `parts` is not 0
+    has one rank, whose micro-batches are made of so many.
 
     `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
     """
@@ -78,7 +78,7 @@ class RankJob(msgspec.Struct, frozen=True):
     result: int
     go: int
     many_steps: bool
-    parts: int
+    parts: list[int]
     folder: str
     entry: str
     apart: bool
@@ -100,6 +100,8 @@ def train(
         rank,
         len(sockets),
     )
+    run = job.sockets.index(sockets)
+    client.parts = job.parts[run] or 1
     watch = HostWatch(client.tell)
     everyone = range(len(sockets))
 
@@ -114,10 +116,10 @@ def train(
         # its ranks to the fabric.
         setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
         dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
-        if job.many_steps and sockets is job.sockets[0]:
+        if job.many_steps and run == 0:
             client.trained_with = torch.zeros(sum(part.numel() for part in model.parameters()))
             # To prepare a convolution of a few small samples for oneDNN costs more than to run it.
-            torch.backends.mkldnn.set_flags(bool(job.parts))  # type: ignore[no-untyped-call]  # torch has no types
+            torch.backends.mkldnn.set_flags(client.parts > 1)  # type: ignore[no-untyped-call]  # torch has no types
         watch_modules(model, client, watch)
         if rank == 0:
             client.place(model)
@@ -246,13 +248,13 @@ def main() -> None:
     keep_memory()
     warm_up()
     recipe = load_module(Path(job.folder) / "recipe.py")
-    models = [recipe.make_model()] * len(job.sockets)
+    models = [recipe.make_model() for _ in job.sockets]
     if job.many_steps and hasattr(recipe, "make_small_model"):
         models[0] = recipe.make_small_model()
-    for model in models:
+    for model, parts in zip(models, job.parts, strict=True):
         open_gates(model)
-    if job.parts:
-        normalise_apart(models[0], job.parts)
+        if parts:
+            normalise_apart(model, parts)
     gc.freeze()  # forked ranks share these pages as long as nobody touches them
     children: list[int] = []
     for sockets, model in zip(job.sockets, models, strict=True):

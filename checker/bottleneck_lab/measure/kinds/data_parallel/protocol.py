@@ -20,7 +20,7 @@ BATCH = struct.Struct("<II")
 DIMENSION = struct.Struct("<I")
 OK = b"\x01"
 FACTOR = struct.Struct("<d")
-"""The answer to a backward whose module `needs_factor`."""
+"""One for each part of a micro-batch: the answer to a backward whose module `needs_factor`."""
 _FACTOR_EVERY = 20
 
 

@@ -104,12 +104,21 @@ class Secret:
         samples, labels = (np.concatenate(each) for each in zip(*drawn, strict=True))
         return samples.reshape(1, -1, *costs.stand_in.shape), labels.reshape(1, -1)
 
-    def factor(self, step: int, micro_batch: int, module: int) -> float:
-        """Return the factor for the gradient of a module's output, the same on every rank and for
-        every script under comparison.
+    def factors(self, step: int, micro_batch: int, module: int) -> list[float]:
+        """Return the one factor for the gradient of a module's output, the same on every rank and
+        for every script under comparison.
         """
         rng = np.random.default_rng([self.seed, step, micro_batch, module])
-        return float(rng.uniform(0.6, 1.6))
+        return [float(rng.uniform(0.6, 1.6))]
+
+    def factors_as_one(
+        self, costs: CostTable, ranks: int, step: int, _: int, module: int
+    ) -> list[float]:
+        """Return the factors for the micro-batches of all ranks in one, as `batch_as_one` has
+        them.
+        """
+        of_a_rank = [self.factors(step, each, module)[0] for each in range(costs.micro_batches)]
+        return of_a_rank * ranks
 
 
 @dataclass
@@ -122,12 +131,9 @@ class _Shared:
     arenas: list[Arena]
     result: Arena
     go: tuple[socket.socket, socket.socket]
-    many_steps: bool
 
     @classmethod
-    def create(
-        cls, stack: contextlib.ExitStack, worlds: list[int], size: int, *, many_steps: bool
-    ) -> _Shared:
+    def create(cls, stack: contextlib.ExitStack, worlds: list[int], size: int) -> _Shared:
         """Create them, `size` bytes of memory each. Everything is closed with `stack`. Runs come
         one after the other, so they use the same memory.
         """
@@ -145,18 +151,20 @@ class _Shared:
 
         runs = [[pair() for _ in range(world)] for world in worlds]
         arenas, result = [arena() for _ in range(max(worlds))], arena(others_write=False)
-        return cls(runs, arenas, result, pair(), many_steps)
+        return cls(runs, arenas, result, pair())
 
-    def job(self, folder: Path, entry: str, parts: int) -> dict[str, Any]:
+    def job(
+        self, folder: Path, entry: str, parts: list[int], *, many_steps: bool
+    ) -> dict[str, Any]:
         """Return the worker's `RankJob`: descriptors by their numbers, where the script lies, and
-        of how many micro-batches a single one of the first run is made, if not of one.
+        of each run how many micro-batches make its only one, or 0 where a rank has its own.
         """
         return {
             "sockets": [[theirs.fileno() for _, theirs in run] for run in self.runs],
             "arenas": [arena.fd for arena in self.arenas],
             "result": self.result.fd,
             "go": self.go[1].fileno(),
-            "many_steps": self.many_steps,
+            "many_steps": many_steps,
             "parts": parts,
             "folder": str(folder),
             "entry": entry,
@@ -173,15 +181,15 @@ class _Shared:
 class Crew:
     """A worker that has torch imported, and forks the ranks of one run after the other from it."""
 
-    def __init__(self, shared: _Shared, worker: Worker, costs: CostTable, as_one: int) -> None:
-        """`as_one`: the ranks whose samples the first run's only rank gets; 0: each its own."""
+    def __init__(
+        self, shared: _Shared, worker: Worker, tables: list[CostTable], together: list[int]
+    ) -> None:
+        """Of each run: the table of its model, and the ranks whose samples its only rank gets; 0:
+        each its own.
+        """
         self.isolation = {**worker.isolation, "ranks": _APART if lets_ranks_part() else _TOGETHER}
         self._shared = shared
         self._worker = worker
-        tables = [costs] * len(shared.runs)
-        if shared.many_steps:
-            tables[0] = costs.of_small_model()
-        together = [as_one, *[0] * (len(shared.runs) - 1)]
         self._runs = zip(shared.runs, tables, together, strict=True)
 
     def run(
@@ -193,10 +201,12 @@ class Crew:
         finish because other programs had the cores, VerifierFault when no rank was forked.
         """
         # Sockets are of one run: what an earlier run's ranks left in theirs cannot be read here.
-        pairs, costs, as_one = next(self._runs)
-        drawn = (
-            partial(secret.batch_as_one, costs, as_one) if as_one else partial(secret.batch, costs)
-        )
+        pairs, costs, together = next(self._runs)
+        batches, factors = partial(secret.batch, costs), secret.factors
+        if together:
+            batches = partial(secret.batch_as_one, costs, together)
+            factors = partial(secret.factors_as_one, costs, together)
+            costs = costs.as_one(together)
         links = [
             (ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)
         ]
@@ -205,8 +215,8 @@ class Crew:
             self._shared.result,
             costs,
             load_fabric(),
-            drawn,
-            secret.factor,
+            batches,
+            factors,
             dry_after=WARMUP_STEPS if secret.recorded else 0,
         )
         # Ranks that wait for a core look like ranks that hang.
@@ -233,7 +243,7 @@ class Crew:
                 ) from None
             raise explained from None
         return EmulatedRun(
-            world=len(links),
+            world=together or len(links),
             costs=costs,
             clocks=[link.clock for link in server.links],
             reduced_bytes=server.links[0].ledger.reduced_bytes,
@@ -263,22 +273,26 @@ def crew(
     janitor: Janitor,
     *,
     many_steps: bool = False,
-    as_one: bool = False,
+    as_one: int = 0,
 ) -> Iterator[Crew]:
     """Start a crew for the script in `folder`, for one run on each of `worlds` ranks in this order;
-    the first one with the small model, if it is of `many_steps`, and with `as_one` on a single rank
-    that trains on the samples of all. On leaving, every process is ended and every descriptor
-    closed.
+    the first one with the small model, if it is of `many_steps`, and the first `as_one` of them on
+    a single rank that trains on the samples of all. On leaving, every process is ended and every
+    descriptor closed.
     """
-    together = worlds[0] if as_one else 0
+    together = [*worlds[:as_one], *[0] * len(worlds[as_one:])]
+    tables = [costs] * len(worlds)
+    if many_steps:
+        tables[0] = costs.of_small_model()
     scratch.mkdir(parents=True)
     shutil.copytree(folder, scratch / "code")
     with contextlib.ExitStack() as stack:
         # Only what is used of it takes memory: room for each rank's copy of the model.
         size = 4 * costs.elements * max(worlds) + _SPARE_BYTES
-        ranks = [1, *worlds[1:]] if as_one else worlds
-        shared = _Shared.create(stack, ranks, size, many_steps=many_steps)
-        job = shared.job(scratch / "code", entry, together * costs.micro_batches)
+        ranks = [1] * as_one + worlds[as_one:]
+        shared = _Shared.create(stack, ranks, size)
+        parts = [each * costs.micro_batches for each in together]
+        job = shared.job(scratch / "code", entry, parts, many_steps=many_steps)
         worker = Worker(
             python_module(
                 "bottleneck_lab.measure.kinds.data_parallel.child",
@@ -299,7 +313,7 @@ def crew(
         # Beside ranks that compute, a second thread is mostly waited for, at full speed.
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        yield Crew(shared, worker, costs, together)
+        yield Crew(shared, worker, tables, together)
 
 
 def with_last_words(violation: Violation, log: str) -> Violation:

@@ -30,15 +30,16 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     a check have more, so that they can tell how much was needed. gain: what a prediction is about,
     how many times less time a step takes or memory a run. runs: trainings of each side, each on
     data of its own: the submission's on the virtual GPU, all but the first of the shipped script's
-    on the host. least_work: share of the shipped script's arithmetic from which a script's
-    parameters must follow on the virtual GPU, since what the host computes is not measured there;
-    lower where some of the shipped arithmetic is needless. most_returned_kib: what
-    that GPU may send back a step, KiB on average; enough for reports, not for work on the host.
-    most_host_work: share of the shipped script's arithmetic, and of the bytes that it goes through,
-    that the host may do on a real GPU.
-    max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs before them that
-    are not timed. scale: by how much the virtual GPU is slower than the one it stands for, so that
-    a model small enough for a CPU takes the time of a larger one.
+    on the host. smaller: all but the first are of the size that the recipe has where LAB_SIZE is
+    "small"; they look for errors that are rare, which takes many steps. least_work: share of the
+    shipped script's arithmetic from which a script's parameters must follow on the virtual GPU,
+    since what the host computes is not measured there; lower where some of the shipped arithmetic
+    is needless. most_returned_kib: what that GPU may send back a step, KiB on average; enough for
+    reports, not for work on the host. most_host_work: share of the shipped script's arithmetic, and
+    of the bytes that it goes through, that the host may do on a real GPU. max_s: longest time for
+    the timed pairs on a real GPU, warm_up_rounds: pairs before them that are not timed. scale: by
+    how much the virtual GPU is slower than the one it stands for, so that a model small enough for
+    a CPU takes the time of a larger one.
     """
 
     call_s: float = 120.0
@@ -47,6 +48,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     captured_steps: int = 0
     run_capacity_mib: int = 1024
     runs: int = 1
+    smaller: bool = False
     least_work: float = 0.9
     most_returned_kib: float = 0.5
     most_host_work: float = 0.1

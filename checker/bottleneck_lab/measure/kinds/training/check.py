@@ -351,9 +351,12 @@ def _compare_results(
     """Grade reports and parameters of all pairs; the first thing that is wrong is what is said."""
     settings = context.settings
     wrong_report = wrong_parameter = None
-    for mine, theirs in zip(yours, shipped, strict=True):
-        wrong_report = wrong_report or _wrong_report(mine, theirs, settings)
-        wrong_parameter = wrong_parameter or _wrong_parameter(mine, theirs, settings)
+    for number, (mine, theirs) in enumerate(zip(yours, shipped, strict=True), 1):
+        of = f"In training {number}, of the small size: " if settings.smaller and number > 1 else ""
+        if wrong := _wrong_report(mine, theirs, settings):
+            wrong_report = wrong_report or of + wrong
+        if wrong := _wrong_parameter(mine, theirs, settings):
+            wrong_parameter = wrong_parameter or of + wrong
     numbers = sum(len(values) for mine in yours for _, values in mine.reports)
     arrays = sum(len(theirs.parameters) for theirs in shipped)
     return [

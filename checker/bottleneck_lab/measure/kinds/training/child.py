@@ -59,7 +59,7 @@ class Program:
     def __init__(
         self, entry: Path, device: str, driver: Driver | None, steps: int | None = None
     ) -> None:
-        self._script = load_module(entry)
+        self._entry, self._script = entry, load_module(entry)
         # The script has imported its recipe under this name, unless it needs none of it.
         self._recipe = sys.modules.get("recipe") or load_module(entry.with_name("recipe.py"))
         self._device, self._driver, self._steps = torch.device(device), driver, steps
@@ -71,6 +71,13 @@ class Program:
         if driver:
             self._note_starts()
         gc.freeze()  # a collection then looks at no more than a training has made
+
+    @functools.cached_property
+    def smaller(self) -> Program:
+        """The same script, loaded again with a recipe of its small size."""
+        os.environ["LAB_SIZE"] = "small"
+        sys.modules.pop("recipe", None)
+        return Program(self._entry, str(self._device), self._driver, self._steps)
 
     def _note_starts(self) -> None:
         """Note the parameters of every model of the recipe as soon as it is made."""
@@ -137,10 +144,10 @@ class Program:
                 self._driver.tell("report")
             on_report(step, reports[-1][1])
 
-        def begin_step(samples: int) -> None:
+        def begin_step(samples: int, *, at_once: bool) -> None:
             self._start_s = self._start_s or time.perf_counter() - began
             if self._driver:
-                self._driver.step(samples)
+                self._driver.step(samples, at_once=at_once)
             elif self._device.type == "cuda":
                 # Asks the allocator, not the GPU: it does not wait for anything.
                 self._step_bytes.append(torch.cuda.memory_allocated())
@@ -244,12 +251,14 @@ def _number(name: str, value: Any) -> float:
 
 @contextlib.contextmanager
 def _marked_steps(
-    count: int, begin_pass: Callable[[], None], begin_step: Callable[[int], None], most: int | None
+    count: int, begin_pass: Callable[[], None], begin_step: Callable[..., None], most: int | None
 ) -> Iterator[None]:
     """Have every loader with so many batches begin a pass, then a step for each batch that it hands
     over, with the number of samples that this thread has loaded for it: none where a worker did. It
     hands over the first `most` batches. Garbage is collected behind the first two steps: PyTorch
     imports much on first use, and leaves cycles.
+
+    A loader without a batch size asks its data set for a whole batch at once.
 
     The script's own loaders count like the recipe's; a loader of something else has another number
     of batches.
@@ -264,16 +273,22 @@ def _marked_steps(
         return _marked(loader, batches) if length == count else batches
 
     def _marked(loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
-        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
         begin_pass()
         for step, batch in enumerate(itertools.islice(batches, most)):
             if 0 < step <= WARM_UP_STEPS:
                 _collect()
-            begin_step(0 if loader.num_workers else size)
+            samples = 0 if loader.num_workers else _samples_of(batch)
+            begin_step(samples, at_once=loader.batch_sampler is None)
             yield batch
 
     with mock.patch.object(DataLoader, "__iter__", marked):
         yield
+
+
+def _samples_of(batch: Any) -> int:
+    """Return how many samples a batch has, by its first tensor; 1 without any."""
+    parts = torch.utils._pytree.tree_leaves(batch)
+    return next((len(part) for part in parts if isinstance(part, torch.Tensor) and part.dim()), 1)
 
 
 def use_size_of(device: str) -> None:
@@ -303,10 +318,15 @@ def training_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _answer(program: Program, seed: int, task: int, secret: int) -> list[Value]:
+def _answer(
+    program: Program, seed: int, task: int, secret: int = 0, smaller: int = 0
+) -> list[Value]:
     """Train once, or only start a loader. Returns reports and the worker's own figures as JSON,
-    then the parameters in the order of their names. `secret` is that of a training on the host.
+    then the parameters in the order of their names. `secret` is that of a training on the host;
+    `smaller`: with the recipe's small size.
     """
+    if smaller:
+        program = program.smaller
     if task == START_LOADER:
         figures = {"start_s": program.start_loader(seed)}
         return [json.dumps({"reports": [], "names": [], "own_figures": figures})]
@@ -364,7 +384,7 @@ def main() -> None:
         program = program_of(options, channel)
         answer_calls(
             channel,
-            lambda seed, task, secret=0: _answer(program, int(seed), int(task), int(secret)),
+            lambda *task: _answer(program, *map(int, task)),
             loading_s=time.monotonic() - began,
         )
 

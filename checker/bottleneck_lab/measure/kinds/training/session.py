@@ -127,42 +127,49 @@ def train_both(
     """Train the submission and the shipped script on the virtual GPU at the same time, once for
     each seed: no figure of either depends on how long it takes. Yields the pairs.
 
-    After the first, the shipped script trains on the host: its figures are known, and its results
-    are the same there, in a quarter of the time. Raises the fault of whoever is to blame.
+    After the first of a size, the shipped script trains on the host: its figures are known, and its
+    results are the same there, in a quarter of the time. Raises the fault of whoever is to blame.
     """
     with (
         engine_processes(2) as (first, second),
         modelled_worker(context, "reference", context.pristine(), first) as reference,
         modelled_worker(context, "learner", context.submission, second) as learner,
     ):
-        theirs: Training | None = None
+        known: dict[bool, Figures | None] = {}
         for done, seed in enumerate(seeds):
+            smaller = context.settings.smaller and done > 0
             context.progress(
                 f"training with your script and the shipped one: {done} of {len(seeds)} pairs done",
                 0.1 + 0.8 * done / len(seeds),
             )
             secret = context.rng.getrandbits(31)
-            if theirs is None:
-                reference.begin(seed, secret)
+            if smaller not in known:
+                reference.begin(seed, secret, smaller=smaller)
             else:
-                began = reference.session.hand_over([seed, TRAIN_ON_HOST, secret])
-            learner.begin(seed, secret)
+                began = reference.session.hand_over([seed, TRAIN_ON_HOST, secret, int(smaller)])
+            learner.begin(seed, secret, smaller=smaller)
             try:
                 yours = learner.end()  # its limits are watched while it is waited for
             except LearnerFault as fault:
                 if fault.reason == "wrong output":
-                    refuse_chance(context, fault, seed, secret)
+                    refuse_chance(context, fault, seed, secret, smaller=smaller)
                 raise
-            if theirs is None:
+            if smaller not in known:
                 theirs = reference.end()
+                known[smaller] = theirs.figures
             else:
                 on_host = collect_training(reference.session, began)
-                theirs = replace(on_host, figures=theirs.figures)
+                theirs = replace(on_host, figures=known[smaller])
             yield yours, theirs
 
 
 def refuse_chance(
-    context: Context[TrainingSettings], fault: LearnerFault, seed: int, secret: int
+    context: Context[TrainingSettings],
+    fault: LearnerFault,
+    seed: int,
+    secret: int,
+    *,
+    smaller: bool = False,
 ) -> None:
     """Raise VerifierFault if the training of the submission that ended with this fault goes right
     when the same is made again: its clock is modelled, and its data and its start are the same.
@@ -172,7 +179,7 @@ def refuse_chance(
         modelled_worker(context, "learner", context.submission, engine) as worker,
         suppress(LearnerFault),
     ):
-        worker.begin(seed, secret)
+        worker.begin(seed, secret, smaller=smaller)
         worker.end()
         raise VerifierFault(
             f"A training went wrong once, and right when the same was made again: {fault.detail}",
@@ -195,16 +202,17 @@ class ModelledWorker:
         self.begin(seed)
         return self.end()
 
-    def begin(self, seed: int, secret: int = 0) -> None:
+    def begin(self, seed: int, secret: int = 0, *, smaller: bool = False) -> None:
         """Begin a training on the data of a seed, the first when the code is loaded. With a secret,
-        the device starts from parameters that only it knows.
+        the device starts from parameters that only it knows. `smaller`: with the recipe's small
+        size.
         """
         if not self._ready:
             self.session.wait_ready()
             self._ready = True
         self.engine.begin(self.gpu, secret=secret)
         self.engine.wait_started()
-        self._began = self.session.hand_over([seed, TRAIN])
+        self._began = self.session.hand_over([seed, TRAIN, 0, int(smaller)])
 
     def end(self) -> Training:
         """Return the training that was begun."""

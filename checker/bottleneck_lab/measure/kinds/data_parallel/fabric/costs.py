@@ -37,11 +37,11 @@ class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SmallModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The recipe's `make_small_model()`, of the same modules: `elements` of each, and `smallest`
-    and `stand_in` as in the table.
+    """The recipe's `make_small_model()`: the `elements` of its modules by their names, in
+    `named_modules` order, and `smallest` and `stand_in` as in the table.
     """
 
-    elements: list[int]
+    elements: dict[str, int]
     smallest: int
     stand_in: StandIn
 
@@ -53,7 +53,8 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `classes`: labels are smaller than this. `shape`: of a sample, where it is real. `tokens`:
     samples are whole numbers smaller than this, if given, else normal draws. `called`: the word for
     samples, in messages. `smallest`: elements of the smallest parameter; to reduce fewer is
-    somebody's metric.
+    somebody's metric. `shipped_samples_per_s`: the modelled throughput of the shipped script by
+    ranks, which is the same in every check; if it is not here, a check measures it again.
     """
 
     gpu: str
@@ -69,6 +70,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     called: str = "samples"
     smallest: int = 64
     small: SmallModel | None = None
+    shipped_samples_per_s: dict[int, float] = {}
 
     @property
     def elements(self) -> int:
@@ -81,13 +83,23 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return self
         return msgspec.structs.replace(
             self,
+            # None of its steps are timed.
             modules=[
-                msgspec.structs.replace(module, elements=elements)
-                for module, elements in zip(self.modules, self.small.elements, strict=True)
+                ModuleCost(name, elements, 0.0, 0.0)
+                for name, elements in self.small.elements.items()
             ],
             smallest=self.small.smallest,
             stand_in=self.small.stand_in,
             small=None,
+        )
+
+    def as_one(self, ranks: int) -> CostTable:
+        """Return the table of a single rank whose only micro-batch is those of `ranks` ranks."""
+        samples = ranks * self.micro_batches * self.stand_in.samples
+        return msgspec.structs.replace(
+            self,
+            micro_batches=1,
+            stand_in=msgspec.structs.replace(self.stand_in, samples=samples),
         )
 
     @property

@@ -51,8 +51,10 @@ MAX_EVENTS = 100_000
 """Most events of a rank in a run: each is remembered, and an honest script sends some hundreds a
 step.
 """
-Factors = Callable[[int, int, int], float]
-"""(step, micro-batch, module) → the factor for the gradient of the module's output."""
+Factors = Callable[[int, int, int], list[float]]
+"""(step, micro-batch, module) → the factors for the gradient of the module's output, one for each
+part of the micro-batch.
+"""
 Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
 """(step, rank) → samples (micro-batches x samples x a sample's shape) and labels (micro-batches x
 samples, int64), or None at the end.
@@ -277,7 +279,8 @@ class FabricServer:
         elif event.kind is EventKind.BACKWARD:
             link.ledger.backward(event.which, event.number, event.flag)
             if needs_factor(event.which):
-                link.send(FACTOR.pack(self.factors(link.clock.step, event.flag, event.which)))
+                factors = self.factors(link.clock.step, event.flag, event.which)
+                link.send(b"".join(map(FACTOR.pack, factors)))
         elif event.kind is EventKind.OPTIMIZER:
             if not self.trained_with:  # else parameters say all
                 link.ledger.optimizer()

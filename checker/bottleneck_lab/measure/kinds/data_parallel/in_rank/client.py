@@ -43,6 +43,8 @@ class Client:
         """Collectives that the script holds a handle of."""
         self.trained_with: torch.Tensor | None = None
         """The parameters that the step's forward used, if each step's are compared."""
+        self.parts = 1
+        """Of how many micro-batches each of this rank's is made."""
         self.handed_out: list[list[torch.Tensor]] = []
         """The samples of each step's micro-batches so far."""
         self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
@@ -77,10 +79,14 @@ class Client:
         ]
         return min(distances)[1] if distances else None
 
-    def factor(self, micro_batch: int, module: int, samples: int) -> float:
-        """Report a module's backward. Returns the factor for the gradient of its output."""
+    def factors(self, micro_batch: int, module: int, samples: int) -> list[float]:
+        """Report a module's backward. Returns the factors for the gradient of its output, one for
+        each part of the micro-batch, if there are any.
+        """
         self.tell(EventKind.BACKWARD, micro_batch, module, samples)
-        return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if needs_factor(module) else 1.0
+        if not needs_factor(module):
+            return []
+        return [factor for (factor,) in FACTOR.iter_unpack(self.read(self.parts * FACTOR.size))]
 
     def exchange(
         self,

@@ -165,7 +165,7 @@ def watch_modules(model: nn.Module, client: Client, watch: HostWatch) -> None:
             client.tell(EventKind.FORWARD, 0, index, samples)
             if output.requires_grad:
                 output.register_hook(  # type: ignore[no-untyped-call]  # torch has no types
-                    lambda gradient: _scaled(gradient, client.factor(micro_batch, index, samples))
+                    lambda gradient: _scaled(gradient, client.factors(micro_batch, index, samples))
                 )
 
         module.register_forward_hook(report)
@@ -186,8 +186,14 @@ def _copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         into.copy_(tensor.detach())
 
 
-def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
-    return None if by == 1.0 else gradient * by
+def _scaled(gradient: torch.Tensor, by: list[float]) -> torch.Tensor | None:
+    """Multiply each part of the samples with its factor; None if there are none."""
+    if not by:
+        return None
+    if len(by) == 1:
+        return gradient * by[0]
+    factors = torch.tensor(by, dtype=gradient.dtype).repeat_interleave(len(gradient) // len(by))
+    return gradient * factors.view(-1, *[1] * (gradient.dim() - 1))
 
 
 def watch_passes(
