@@ -63,7 +63,7 @@ _MARKED = """SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
                      OR ranges.name LIKE '%(modelled)' OR ranges.name = 'gc.collect()'
                    GROUP BY ranges.name"""
 """The host's time in a step besides its lines: loading, what a model charges, collections."""
-_A_STEP = f"1.0 * count(*) / (SELECT many FROM {_STEPS}) AS a_step"
+_CALLS_A_STEP = f"1.0 * count(*) / (SELECT many FROM {_STEPS}) AS calls_a_step"
 _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
 
@@ -251,18 +251,20 @@ QUESTIONS = (
               SELECT 3, 'the rest', starts - (SELECT sum(starts) FROM parts),
                      host - (SELECT sum(host) FROM parts),
                      device - (SELECT sum(device) FROM parts) FROM whole
-              UNION ALL SELECT 4, 'all', starts, host, device FROM whole
-              UNION ALL SELECT 5, 'a step as it is now', NULL, wall, CASE WHEN starts THEN wall END
+              UNION ALL SELECT 4, 'sum', starts, host, device FROM whole
+              UNION ALL
+              SELECT 5, 'a step now, with waits', NULL, wall, CASE WHEN starts THEN wall END
               FROM whole)
         JOIN {_STEPS} AS steps
         WHERE EXISTS (SELECT 1 FROM own)
           AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3)
         ORDER BY nth, max(host, coalesce(device, 0)) DESC
         """,
-        notes="Means over all steps and ranks. If nothing waited, a step would take about as long"
-        " as the longer of the two sums. Kernels and copies of a backward count for the line of the"
-        " forward, or on an emulated device for the line that calls it. Other lines, what was"
-        " launched before these steps and what no line starts are the rest.",
+        notes="Means over all steps and ranks. Host and device work at the same time: if nothing"
+        " waited, a step would take about as long as the longer of the two sums. Kernels and copies"
+        " of a backward count for the line of the forward, or on an emulated device for the line"
+        " that calls it. Other lines, what was launched before these steps and what no line starts"
+        " are the rest.",
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",
@@ -326,14 +328,15 @@ QUESTIONS = (
         " which operators?",
         f"""
         SELECT nullif(line, '') AS line, nullif(operator, '') AS operator, name,
-               count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
+               count(*) AS calls, sum(duration) / 1e6 AS total_ms, {_CALLS_A_STEP},
+               sum(duration) / 1e6 / (SELECT many FROM {_STEPS}) AS ms_a_step,
                100.0 * sum(min(duration, counted."end" - waits.start))
                  / (SELECT sum(duration) FROM recorded) AS percent
         FROM waits JOIN counted ON counted.rank = waits.rank
         GROUP BY line, operator, name ORDER BY total_ms DESC
         """,
         notes="The profiler's own wait when it stops is left out.",
-        spare=("calls", "name"),
+        spare=("name", "calls", "total_ms"),
     ),
     Question(
         "interruptions",
@@ -449,7 +452,7 @@ QUESTIONS = (
         "line-operators",
         "Which operators does each line call, and how long do they take on the host?",
         f"""
-        SELECT line, name, count(*) AS calls, {_A_STEP}, sum(duration) / 1e6 AS total_ms,
+        SELECT line, name, count(*) AS calls, {_CALLS_A_STEP}, sum(duration) / 1e6 AS total_ms,
                min(duration) / 1e3 AS shortest_us, max(duration) / 1e3 AS longest_us
         FROM operators WHERE outermost AND line != ''
         GROUP BY line, name

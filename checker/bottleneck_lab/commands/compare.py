@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from bottleneck_lab.course.captures import (
     circumstances,
     code_of,
     is_of_memory,
+    lines_named,
     measures_others,
     read_timeline,
 )
@@ -205,7 +205,7 @@ def _compared(
 
 def _observed(path: Path, analysis: Analysis | None = None) -> Observation:
     """Return what a comparison needs of a capture, which may have been analysed before."""
-    return observe(analysis or _timeline(path), partial(code_of, path))
+    return observe(analysis or _timeline(path), lambda summary: code_of(path, lines_named(summary)))
 
 
 def _timeline(path: Path) -> Timeline:

@@ -27,6 +27,7 @@ from bottleneck_lab.course.captures import (
     AnalysedCapture,
     capture_figures,
     circumstances,
+    code_of,
     committed_capture,
 )
 from bottleneck_lab.course.diagnosing import judged_answers
@@ -407,10 +408,11 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
     if not result.rows:
         say(f"No rows: {question.without if question else NO_ROWS}.")
         return
-    render_query(result, console(), question)
+    texts = [value for row in result.rows for value in row if isinstance(value, str)]
+    code = code_of(subject.folder, texts) if question and subject.folder else {}
+    render_query(result, console(), question, code)
     if question and question.notes:
         say(question.notes, style="dim")
-    texts = (value for row in result.rows for value in row if isinstance(value, str))
     if fixed := describe_fixed_prices(texts):
         say(fixed)
     if result.cut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,7 +95,7 @@ def visible_summary(
             summary = without_advice(summary)
         summary = msgspec.structs.replace(
             summary,
-            code=code_of(folder, summary),
+            code=code_of(folder, lines_named(summary)),
             of_memory=is_of_memory(folder),
             check_ceiling=check_ceiling(workspace.lab, workspace.info.device),
         )
@@ -128,14 +129,12 @@ def disturbance(summary: Summary, folder: Path) -> str:
     )
 
 
-def code_of(folder: Path, summary: Summary) -> dict[str, str]:
-    """Return the source of the lines that the summary of a lab's capture names, by their names;
-    empty outside labs.
-    """
+def code_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the source of lines of a lab's capture by their names; empty outside labs."""
     workspace = workspace_above(folder.absolute())
     if workspace is None or not (folder / "capture.json").is_file():
         return {}
-    return source_lines(summary, workspace, folder)
+    return source_lines(names, workspace, folder)
 
 
 def is_of_memory(folder: Path) -> bool:
@@ -152,10 +151,19 @@ def measures_others(folder: Path) -> bool:
     return workspace is not None and workspace.lab.spec.measure == "benchmark"
 
 
-def source_lines(summary: Summary, workspace: Workspace, capture: Path) -> dict[str, str]:
-    """Return the source of the lines that the summary of a capture names, by their names. Files may
-    have been edited since: the lines are of the version that was captured, if it is still there, be
-    it with the capture, in the workspace, as shipped or in a check.
+def lines_named(summary: Summary) -> set[str]:
+    """Return the names of the lines of Python that a summary names."""
+    return {
+        *(row.line for row in summary.syncs),
+        *(row.line for row in summary.lines),
+        *(holder.line for use in summary.memory for holder in use.holders),
+    }
+
+
+def source_lines(names: Iterable[str], workspace: Workspace, capture: Path) -> dict[str, str]:
+    """Return the source of lines of a capture by their names. Files may have been edited since: the
+    lines are of the version that was captured, if it is still there, be it with the capture, in the
+    workspace, as shipped or in a check.
     """
     lab, captured = workspace.lab, code_captured(capture)
     checked = (each.submission for each in load_attempts(workspace)[::-1])
@@ -168,7 +176,7 @@ def source_lines(summary: Summary, workspace: Workspace, capture: Path) -> dict[
         file = (version if name in lab.spec.editable else lab.path) / name
         if name.endswith(".py") and file.is_file():
             texts[name] = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return _named_lines(summary, texts)
+    return _in_texts(names, texts)
 
 
 def case_summary(summary: Summary, case: Case) -> Summary:
@@ -177,16 +185,11 @@ def case_summary(summary: Summary, case: Case) -> Summary:
     """
     program = traces_of(case)[0].with_name(PROGRAM)
     texts = {PROGRAM: program.read_text(encoding="utf-8").splitlines()}
-    return msgspec.structs.replace(summary, code=_named_lines(summary, texts))
+    return msgspec.structs.replace(summary, code=_in_texts(lines_named(summary), texts))
 
 
-def _named_lines(summary: Summary, texts: dict[str, list[str]]) -> dict[str, str]:
-    """Return the source of each line that a summary names, from the lines of each file."""
-    names = {
-        *(row.line for row in summary.syncs),
-        *(row.line for row in summary.lines),
-        *(holder.line for use in summary.memory for holder in use.holders),
-    }
+def _in_texts(names: Iterable[str], texts: dict[str, list[str]]) -> dict[str, str]:
+    """Return the source of each of these lines that is there, from the lines of each file."""
     lines = {}
     for name in names:
         match = _LINE.match(name)

@@ -159,7 +159,7 @@ def test_a_step_is_shown_part_by_part(loaded):
     a_step = use.working_ns / 2 / 1e6
     assert parts["all but idle time"] + parts["idle"] == pytest.approx(a_step)
     (wait,) = answers(timeline, "waits")
-    assert (wait["line"], wait["operator"], wait["a_step"]) == (None, "aten::item", 1.0)
+    assert (wait["line"], wait["operator"], wait["calls_a_step"]) == (None, "aten::item", 1.0)
 
 
 def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
@@ -186,8 +186,8 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "train.py(10): step",
         "enumerate(DataLoader)#_Loader.__next__",
         "the rest",
-        "all",
-        "a step as it is now",
+        "sum",
+        "a step now, with waits",
     ]
     assert {part: row["host_ms"] for part, row in parts.items()} == pytest.approx(
         dict(zip(parts, (0.03, 0.01, 0.01, 0.01, 0.06, 0.1), strict=True))
@@ -197,13 +197,13 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "train.py(10): step": None,
         "enumerate(DataLoader)#_Loader.__next__": None,
         "the rest": pytest.approx(0.01),
-        "all": pytest.approx(0.04),
-        "a step as it is now": pytest.approx(0.1),
+        "sum": pytest.approx(0.04),
+        "a step now, with waits": pytest.approx(0.1),
     }
     assert [row["launches"] for row in parts.values()] == [1, None, None, 1, 2, None]
     whole = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
-    assert parts["all"]["host_ms"] == pytest.approx(whole["all but waits"])
-    assert parts["all"]["device_ms"] == pytest.approx(whole["all but idle time"])
+    assert parts["sum"]["host_ms"] == pytest.approx(whole["all but waits"])
+    assert parts["sum"]["device_ms"] == pytest.approx(whole["all but idle time"])
 
 
 def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
@@ -218,8 +218,8 @@ def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
     assert {row["part"]: row["host_ms"] for row in answers(timeline, "budget")} == {
         "train.py(9): step": pytest.approx(0.08),
         "the rest": pytest.approx(0.02),
-        "all": pytest.approx(0.1),
-        "a step as it is now": pytest.approx(0.1),
+        "sum": pytest.approx(0.1),
+        "a step now, with waits": pytest.approx(0.1),
     }
     assert {row["device_ms"] for row in answers(timeline, "budget")} == {None}
     assert [row["part"] for row in answers(timeline, "step")] == [

@@ -202,8 +202,11 @@ def test_evidence_alone(draw, golden):
     ]
 
 
-@pytest.mark.parametrize(("count", "label", "marks"), [(4, "steps", 4), (30, "5th step", 6)])
-def test_marks_of_steps_stand_evenly_where_the_host_runs_ahead(draw, count, label, marks):
+@pytest.mark.parametrize(
+    ("count", "note", "marks"),
+    [(4, " (blank: idle)", 4), (30, " (blank: idle, marked: every 5th step)", 6)],
+)
+def test_marks_of_steps_stand_evenly_where_the_host_runs_ahead(draw, count, note, marks):
     """The host began all steps at once; the device took equally long for each."""
     summary = summarise(made_up_capture.capture())
     ahead = [
@@ -211,7 +214,8 @@ def test_marks_of_steps_stand_evenly_where_the_host_runs_ahead(draw, count, labe
         for n in range(count)
     ]
     text = draw(render_summary, replace(summary, steps=ahead))
-    (line,) = re.findall(rf"^  {label} +(╵.*)$", text, re.MULTILINE)
+    assert f"\nHow busy over time{note}\n" in text
+    (line,) = re.findall(r"^  steps +(╵.*)$", text, re.MULTILINE)
     at = [mark.start() for mark in re.finditer("╵", line)]
     assert len(at) == marks
     assert {after - before for before, after in pairwise(at)} <= {66 // marks, 66 // marks + 1}
@@ -544,12 +548,21 @@ def test_lines_are_a_table_in_80_columns(draw, device_ms):
     result = QueryResult(columns, [[name, *figures] for name in names])
     text = draw(render_query, result, question=find_question("lines"))
     assert "row 1" not in text
-    rows = [line for line in text.splitlines() if " 121.48 " in line]
+    rows = [line for line in text.splitlines() if " 121.5 " in line]
     assert "train.py(31): step " in rows[0]
     assert "(1787): _ca" in rows[1], "its number is never cut"
     assert "torch/" not in text
     assert "Left out for want of room: " in text
-    assert ("51.234" in text) is bool(device_ms)
+    assert ("51.23" in text) is bool(device_ms)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_lines_have_their_source_below(draw):
+    name = "train.py(31): step"
+    result = QueryResult(["name", "host_ms"], [[name, 1.5], ["train.py(32): step", 0.5]])
+    code = {name: "total += loss.item()  # a long remark that has no room beside the figures"}
+    text = draw(render_query, result, question=find_question("lines"), code=code)
+    assert text[text.index(name) :].splitlines()[1].strip().startswith("total += loss.item()  # a")
     assert max(map(len, text.splitlines())) <= 80
 
 

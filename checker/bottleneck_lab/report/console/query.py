@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich import box
@@ -26,13 +27,16 @@ _GAP, _NARROW_GAP = 3, 2
 
 
 class _Column(NamedTuple):
-    """A column of a table, with its head as printed; `lines` if it holds names of lines."""
+    """A column of a table, with its head as printed; `lines` if it holds names of lines, and then
+    the `code` of each, where it is known.
+    """
 
     name: str
     head: str
     cells: list[str]
     numbers: bool
     lines: bool
+    code: list[str]
 
     @property
     def longest(self) -> int:
@@ -47,12 +51,17 @@ class _Column(NamedTuple):
         return min(self.longest, max(least, *map(len, self.head.split("\n"))))
 
 
-def render_query(result: QueryResult, console: Console, question: Question | None = None) -> None:
+def render_query(
+    result: QueryResult,
+    console: Console,
+    question: Question | None = None,
+    code: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Print the rows to fit a terminal. Those of a ready question have short names of kernels and
-    lines, bytes in the units of a report, and no empty column; where a terminal is narrow, they
-    come without the question's spare columns.
+    lines, the `code` of each line below its name, bytes in the units of a report, and no empty
+    column; where a terminal is narrow, they come without the question's spare columns.
     """
-    columns = _columns(result, short=question is not None)
+    columns = _columns(result, code, short=question is not None)
     shown, gap = columns, _GAP
     if question and _least_width(columns, _GAP) > console.width:
         shown, gap = _narrowed(columns, question.spare, console.width), _NARROW_GAP
@@ -74,14 +83,15 @@ def _narrowed(columns: Sequence[_Column], spare: Sequence[str], width: int) -> l
     return shown
 
 
-def _columns(result: QueryResult, *, short: bool) -> list[_Column]:
+def _columns(result: QueryResult, code: Mapping[str, str], *, short: bool) -> list[_Column]:
     columns = []
     for head, values in zip(result.columns, zip(*result.rows, strict=True), strict=True):
         lines = short and any(isinstance(each, str) and LINE.match(each) for each in values)
         if not short or any(each is not None for each in values):
             cells = _short_cells(head, values) if short else [*map(_format_cell, values)]
             numbers = all(isinstance(each, int | float | None) for each in values)
-            columns.append(_Column(head, head, cells, numbers, lines))
+            sources = [code.get(str(each), "") for each in values]
+            columns.append(_Column(head, head, cells, numbers, lines, sources))
     return columns
 
 
@@ -93,7 +103,7 @@ def _short_cells(head: str, values: Sequence[Any]) -> list[str]:
     return [
         without_folders(each)
         if isinstance(each, str) and LINE.match(each)
-        else labels.get(str(each), _format_cell(each))
+        else labels.get(str(each), _format_cell(each, digits=4))
         for each in values
     ]
 
@@ -111,21 +121,28 @@ def _print_table(columns: Sequence[_Column], gap: int, console: Console) -> None
         justify: JustifyMethod = "right" if each.numbers else "left"
         table.add_column(Text(each.head), justify=justify, overflow="fold", no_wrap=each.lines)
         most = max(each.least, room)
-        cells.append([_cut(cell, most, sheet) if each.lines else cell for cell in each.cells])
+        cells.append(
+            [_cut(*pair, most, sheet) for pair in zip(each.cells, each.code, strict=True)]
+            if each.lines
+            else [*map(Text, each.cells)]
+        )
     for row in zip(*cells, strict=True):
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     console.print(table)
 
 
-def _cut(name: str, room: int, sheet: Sheet) -> str:
-    """Return the name of a line in `room` letters, of which its number is never cut."""
+def _cut(name: str, source: str, room: int, sheet: Sheet) -> Text:
+    """Return the name of a line in `room` letters, of which its number is never cut, and its source
+    below in as many.
+    """
     line = LINE.match(name)
     if line and len(name) > room:
         file, number, function = line.groups()
         left = room - len(f"({number}): ")
         function = sheet.fit(function, max(left - len(file), left // 2))
         name = f"{file}({number}): {function}"
-    return sheet.fit_name(name, room)
+    text = Text(sheet.fit_name(name, room))
+    return text.append(f"\n  {sheet.fit(source, room - 2)}", style="dim") if source else text
 
 
 def _print_records(columns: Sequence[_Column], console: Console) -> None:
@@ -138,10 +155,10 @@ def _print_records(columns: Sequence[_Column], console: Console) -> None:
         console.print(record)
 
 
-def _format_cell(value: object) -> str:
+def _format_cell(value: object, *, digits: int = 5) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        text = f"{value:,.5g}"
+        text = f"{value:,.{digits}g}"
         return f"{value:,.6f}".rstrip("0").rstrip(".") if "e" in text else text
     return "" if value is None else str(value)

@@ -213,29 +213,29 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
     ]
     if not strips:
         return
+    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
+    # Closer marks than these would stand unevenly: a column is as narrow as a mark can be.
+    every = next(n for n in _MARK_EVERY if n * width >= _MARK_COLUMNS * len(steps))
     exposed = any(sheet.signs.pale in strip for strip, _ in strips)
     signs = [f"{sheet.signs.pale}: communicating only"] if exposed else []
     if any(" " in strip for strip, _ in strips):
         signs.append("blank: idle")
+    if every > 1:
+        signs.append(f"marked: every {'2nd' if every == 2 else f'{every:,}th'} step")
     note = f" ({', '.join(signs)})" if signs else ""
     sheet.heading(f"How busy over time{note}")
     for strip, alike in group_alike(strips)[:TOP]:
         name = sheet.fit(device_names(alike, summary), name_width)
         sheet.path(f"{name:{name_width}} {strip}", indent=2)
-    if not summary.steps:
+    if not steps:
         return
-    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
-    # Closer marks than these would stand unevenly: a column is as narrow as a mark can be.
-    every = next(n for n in _MARK_EVERY if n * width >= _MARK_COLUMNS * len(steps))
     marks, begin_ns = [" "] * width, steps[0].start_ns
     for number, step in enumerate(steps):
         at = (begin_ns - summary.start_ns) * width // max(summary.wall_ns, 1)
         if number % every == 0 and 0 <= at < width:
             marks[at] = sheet.safe("·") if sheet.ascii else "╵"
         begin_ns += step.cost_ns
-    ordinal = {2: "2nd"}.get(every, f"{every:,}th")
-    label = "steps" if every == 1 else f"{ordinal} step"
-    sheet.path(f"{label:{name_width}} {''.join(marks).rstrip()}", indent=2)
+    sheet.path(f"{'steps':{name_width}} {''.join(marks).rstrip()}", indent=2)
 
 
 def _print_evidence(sheet: Sheet, summary: Summary) -> None:
