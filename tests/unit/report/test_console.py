@@ -560,9 +560,9 @@ def test_lines_are_a_table_in_80_columns(draw, device_ms):
 def test_lines_have_their_source_below(draw):
     name = "train.py(31): step"
     result = QueryResult(["name", "host_ms"], [[name, 1.5], ["train.py(32): step", 0.5]])
-    code = {name: "total += loss.item()  # a long remark that has no room beside the figures"}
+    code = {name: "total += loss.item() # a long remark that has no room beside the figures"}
     text = draw(render_query, result, question=find_question("lines"), code=code)
-    assert text[text.index(name) :].splitlines()[1].strip().startswith("total += loss.item()  # a")
+    assert text[text.index(name) :].splitlines()[1].strip().startswith("total += loss.item() # a")
     assert max(map(len, text.splitlines())) <= 80
 
 
