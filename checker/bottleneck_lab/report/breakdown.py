@@ -459,8 +459,8 @@ def describe_removal(
     if left == rest:
         return f"{sentence}{more}"
     if left_ns < rest_ns:
-        shared = words.format_duration((rest_ns - left_ns) / devices)
-        reason = f"{shared} of that would run at the same time as the rest"
+        hidden = words.format_duration((rest_ns - left_ns) / devices)
+        reason = f"in {hidden} of that, host and device would then work at the same time"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

@@ -124,10 +124,9 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     if not fixed:
         return ""
     return (
-        f"{' and '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
-        " charges each step besides its batch and its launches: the loop's own Python. No edit"
-        " changes it, only how much of it the device's work hides, and the gains in a report keep"
-        " it."
+        f"{', '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
+        " charges in each step, whatever your code does meanwhile. Edits can only change how much"
+        " of it the device's work hides, and the gains in a report keep it."
     )
 
 

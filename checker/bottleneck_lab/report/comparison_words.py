@@ -385,8 +385,8 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
-        "charge: what the model of the host charges each step besides its batch and its launches."
-        " No edit changes it, only how much of it the device's work hides."
+        "charge: what the model of the host charges in each step, whatever your code does"
+        " meanwhile. Edits can only change how much of it the device's work hides."
     )
 
 

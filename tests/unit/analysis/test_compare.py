@@ -301,7 +301,24 @@ def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     assert re.search(r"^ charge .+fixed charge$", text, re.MULTILINE)
     assert not re.search(r"^ charge .*\dx", text, re.MULTILINE), "no edit has changed it"
     assert [judge_change(each) for each in (idle, charged)] == ["charge", "charge"]
-    assert text.count("charges each step") == 1, "two rows have the word"
+    assert text.count("charge: what the model of the host") == 1, "two rows have the word"
+
+
+def test_a_modelled_time_that_moves_by_less_than_a_thousandth_of_the_step_is_the_same(timelines):
+    def loop(us):
+        def step(run):
+            run.launch("gemm", 5000.0)
+            run.launch("add", us)
+
+        return step
+
+    old, new = (
+        replace(timelines(loop(us), jitter=0.0)[0], facts={MODELLED_HOST: "1"})
+        for us in (100.0, 104.0)
+    )
+    assert outcomes(compare(old, new))["kernel", "add"].outcome == "same"
+    worse = replace(timelines(loop(110.0), jitter=0.0)[0], facts={MODELLED_HOST: "1"})
+    assert outcomes(compare(old, worse))["kernel", "add"].outcome == "worse"
 
 
 def test_where_every_run_has_the_same_times_steps_that_differ_leave_nothing_untold(timelines):

@@ -184,9 +184,8 @@ def test_in_a_lab_about_memory_lines_have_their_source_and_memory_comes_first(
     text = (memory.root / "train.py").read_text().splitlines()
     number = next(n for n, each in enumerate(text, 1) if "loss.backward()" in each)
     line = f"train.py({number}): train"
-    summary = Mock(lines=[Mock(line=line)], syncs=[], memory=[])
-    assert code_of(capture, summary) == {line: "loss.backward()"}
-    assert code_of(BEFORE, summary) == {}
+    assert code_of(capture, [line, "aten::mm"]) == {line: "loss.backward()"}
+    assert code_of(BEFORE, [line]) == {}
 
 
 def test_an_unchanged_modelled_time_is_the_same_where_a_program_measures_others():

@@ -69,6 +69,9 @@ their files differ too much for lines to be compared.
 NOTABLE_SHARE = 0.005
 """A figure below this share of a step on both sides is not judged: nobody would act on it."""
 
+NEGLIGIBLE_SHARE = 0.001
+"""Modelled times that differ by less than this share of a step are the same."""
+
 Both = tuple[Series, Series]
 
 
@@ -118,7 +121,8 @@ def find_changes(
     changes += [_judged(key, merged, means, error_part, paired, was.get(key, ())) for key in keys]
     if repeats:
         # Steps differ by their data, which both versions share: no other run would differ more.
-        changes = [_judged_by_means(change) for change in changes]
+        step_ns = max(changes[0].before, changes[0].after)
+        changes = [_judged_by_means(change, step_ns) for change in changes]
     beside = _beside_work(new, with_code, edits)
     return [
         msgspec.structs.replace(each, outcome="differs", waits=True)
@@ -247,10 +251,12 @@ def _pinned_since(before: Series, after: Series) -> dict[Key, Key]:
     return changed
 
 
-def _judged_by_means(change: FigureChange) -> FigureChange:
+def _judged_by_means(change: FigureChange, step_ns: float) -> FigureChange:
     """Judge a change by its means alone: those of times that are the same in every run."""
     after_over_before = change.after / change.before if change.before else math.inf
-    outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_MODELLED, EXCLUDED)
+    outcome: Change = "same"
+    if abs(change.after - change.before) >= NEGLIGIBLE_SHARE * step_ns:
+        outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_MODELLED, EXCLUDED)
     ratio = change.before / change.after if change.after else 0.0
     return msgspec.structs.replace(change, ratio=ratio, outcome=outcome, low=None, high=None)
 
