@@ -123,7 +123,7 @@ def test_a_line_names_its_rank_where_there_are_several():
         (2.5, "the same work, the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast."),
         (
             2.5,
-            "10.0 ms less that time is 5.00 ms; in 1.00 ms of that, host and device would then work",
+            "10.0 ms less that time is 5.00 ms; in 1.00 ms of that, host and device would",
         ),
         (
             1.5,
