@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.measure.faults import LearnerFault
@@ -242,13 +242,56 @@ def test_a_report_of_a_training_that_diverged_is_a_wrong_one() -> None:
 def test_a_script_s_own_loader_has_the_steps_that_the_recipe_s_would_have() -> None:
     own, other = DataLoader(range(6), 2), DataLoader(range(4), 4)
     noted: list[object] = []
-    with child._marked_steps(3, lambda: noted.append("pass"), noted.append, 2):
+
+    def note(samples: int, **_: bool) -> None:
+        noted.append(samples)
+
+    with child._marked_steps(3, lambda: noted.append("pass"), note, 2):
         assert len(own) == 3
         next(iter(own))
         assert len([*own]) == 2, "as many as a capture takes"
         assert len([*other]) == 1
     assert noted == ["pass", 2, "pass", 2, 2]
     assert len([*own]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "loads"),
+    [
+        ({"batch_size": 4}, [(4, False), (2, False)]),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, [(2, False), (2, False)]),
+        ({"batch_size": None, "sampler": [[0, 1, 2, 3], [4, 5]]}, [(4, True), (2, True)]),
+        ({"batch_size": 4, "num_workers": 1}, [(0, False), (0, False)]),
+    ],
+    ids=["sample by sample", "a sampler of batches", "at once", "by a worker"],
+)
+def test_a_step_begins_with_what_loading_its_batch_takes(options: dict, loads: list) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(6), torch.zeros(6, 2)), **options)
+    noted: list[tuple[int, bool]] = []
+
+    def note(samples: int, *, at_once: bool) -> None:
+        noted.append((samples, at_once))
+
+    with child._marked_steps(2, lambda: None, note, None):
+        assert len([*loader]) == 2
+    assert noted == loads
+
+
+def test_the_small_size_is_the_same_script_with_another_recipe(tmp_path, monkeypatch) -> None:
+    """Loaded once more, so that a name that the script has imported is of the same size."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "recipe", raising=False)
+    monkeypatch.delitem(sys.modules, "train", raising=False)
+    monkeypatch.setenv("LAB_SIZE", "")
+    (tmp_path / "recipe.py").write_text(
+        "import os\nWIDTH = 8 if os.environ['LAB_SIZE'] == 'small' else 64\n"
+    )
+    (tmp_path / "train.py").write_text("from recipe import WIDTH\n")
+    program = child.Program(tmp_path / "train.py", "cpu", None)
+    for one, width in ((program, 64), (program.smaller, 8)):
+        assert {one._script.WIDTH, one._recipe.WIDTH} == {width}
+    assert program.smaller is program.smaller
+    gc.unfreeze()
 
 
 def test_rounding_is_no_difference() -> None:
