@@ -246,10 +246,10 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
     ),
     IdleCause(
         "fixed",
-        "fixed charge",
+        "fixed charges",
         "gap-host",
-        "the host's model charged a step for the Python beside its operators, as it does whatever"
-        " your code is",
+        "the host's model charged a step for the Python beside its operators, or for a batch from a"
+        " worker, as it does whatever your code is",
         "the model's own range in each step; on modelled hosts only",
     ),
     IdleCause(

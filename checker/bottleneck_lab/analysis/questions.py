@@ -327,13 +327,17 @@ QUESTIONS = (
         "For what part of the wall time did the host wait for the device, on which lines and in"
         " which operators?",
         f"""
-        SELECT nullif(line, '') AS line, nullif(operator, '') AS operator, name,
-               count(*) AS calls, sum(duration) / 1e6 AS total_ms, {_CALLS_A_STEP},
-               sum(duration) / 1e6 / (SELECT many FROM {_STEPS}) AS ms_a_step,
-               100.0 * sum(min(duration, counted."end" - waits.start))
-                 / (SELECT sum(duration) FROM recorded) AS percent
-        FROM waits JOIN counted ON counted.rank = waits.rank
-        GROUP BY line, operator, name ORDER BY total_ms DESC
+        WITH each AS MATERIALIZED (
+            SELECT nullif(line, '') AS line, nullif(operator, '') AS operator, name, duration,
+                   min(duration, counted."end" - waits.start) AS counted_ns
+            FROM waits JOIN counted ON counted.rank = waits.rank)
+        SELECT line, operator, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               {_CALLS_A_STEP}, sum(duration) / 1e6 / (SELECT many FROM {_STEPS}) AS ms_a_step,
+               100.0 * sum(counted_ns) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM (SELECT 1 AS part, 'all of these' AS line, NULL AS operator, NULL AS name, duration,
+                     counted_ns FROM each
+              UNION ALL SELECT 2, * FROM each)
+        GROUP BY part, line, operator, name ORDER BY part, total_ms DESC
         """,
         notes="The profiler's own wait when it stops is left out.",
         spare=("name", "calls", "total_ms"),

@@ -70,7 +70,7 @@ DEFAULT_PAGE = "report.html"
 
 RESTS_ON = "The tool's figure rests on your"
 NOT_NAMED = "The tool names another"
-COMES_LATER = "The tool's figure comes once `lab check` has judged your"
+COMES_LATER = "The tool's figure will stand here once `lab check` has judged your"
 FOUND_WRONG = "The tool's figure is another: work it out again"
 NO_FIGURE = (RESTS_ON, NOT_NAMED, COMES_LATER, FOUND_WRONG)
 

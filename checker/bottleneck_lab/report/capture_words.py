@@ -40,9 +40,8 @@ NO_FINDINGS = (
     " full speed and needless, such as padding."
 )
 
-AFTER_A_WAIT = (
-    "A line that waits for nothing stands here where a wait before it had emptied the queue."
-)
+AFTER_A_WAIT = ", without a wait of its own"
+"""Said of a line in whose time a device was idle because a line before it had waited."""
 OF_TIME = "The rest of this report is about time, which this lab doesn't ask for."
 SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
 
@@ -124,9 +123,8 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     if not fixed:
         return ""
     return (
-        f"{', '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} what the model of the host"
-        " charges in each step, whatever your code does meanwhile. Edits can only change how much"
-        " of it the device's work hides, and the gains in a report keep it."
+        f"{', '.join(fixed)}: prices of the host's model, the same in each step whatever your code"
+        " does meanwhile. Only the device's work can hide them, and gains given here keep them."
     )
 
 
@@ -280,8 +278,8 @@ def describe_bounds(findings: Sequence[Finding]) -> str:
     if len({each.at_most for each in findings if each.expected_gain_ratio}) < 2:
         return ""
     return (
-        "At most: without all of it, so that no fix of this alone gains more. About: the usual fix"
-        " also saves other time, and may gain more."
+        "'At most' is a ceiling: no fix of this alone gains more. 'About' is an estimate: the usual"
+        " fix also saves other time, and may gain more."
     )
 
 

@@ -362,8 +362,21 @@ def list_findings(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Return the findings that one side alone has, under a title each."""
     of_two = any(difference.kind == "program" for difference in comparison.differences)
     titles = _FINDINGS_OF_TWO if of_two else _FINDINGS
-    lists = [(title, [*getattr(comparison, name).values()]) for name, title in titles.items()]
+    lists = [
+        (title, [_still(comparison, *finding) for finding in getattr(comparison, name).items()])
+        for name, title in titles.items()
+    ]
     return [(title, findings) for title, findings in lists if findings]
+
+
+def _still(comparison: Comparison, id_: str, title: str) -> str:
+    """Return a finding's title; of memory that grows, though by too little to be a finding, by how
+    much.
+    """
+    grows = max((each.growth_bytes_per_step[1] for each in comparison.memory), default=0)
+    if id_ != "memory-growth" or grows <= 0 or id_ in comparison.findings_new:
+        return title
+    return f"{title} (still by {words.format_bytes(grows)})"
 
 
 def describe_ahead(changes: Sequence[FigureChange]) -> str:
@@ -385,8 +398,8 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
-        "charge: what the model of the host charges in each step, whatever your code does"
-        " meanwhile. Edits can only change how much of it the device's work hides."
+        "charge: a price of the host's model, the same in each step whatever your code does"
+        " meanwhile. Only the device's work can hide it."
     )
 
 

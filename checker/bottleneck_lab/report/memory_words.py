@@ -105,15 +105,21 @@ def describe_sum_of_growth(use: MemoryUse) -> str:
     later = use.peak_bytes - use.first_bytes - added_bytes
     if later > SMALL * use.peak_bytes:
         added += (
-            f". The other {words.format_bytes(later)} of the peak are freed at the end of a step or"
+            f". With the {words.format_bytes(use.first_bytes)} at the start, that leaves"
+            f" {words.format_bytes(later)} of the peak, which are freed at the end of a step or"
             " later"
         )
     if not use.period_steps or describe_late_freeing(use):
         return added
-    fall = words.format_bytes(use.fall_bytes)
+    # Between two falls, memory rises in all steps but the one in which it falls.
+    period = use.period_steps
+    risen_bytes = use.growth_bytes_per_step * period + use.fall_bytes
+    left_bytes = risen_bytes // (period - 1)
+    freed = words.format_bytes(use.fall_bytes + left_bytes)
     return (
-        f"{added}. After every {use.period_steps} steps memory falls by {fall}: what is freed then,"
-        " less what that step leaves"
+        f"{added}. Once in {period} steps, about {freed} are freed and"
+        f" {words.format_bytes(left_bytes)} left, so that memory falls by"
+        f" {words.format_bytes(use.fall_bytes)}"
     )
 
 

@@ -243,9 +243,9 @@ def test_what_the_steps_add_is_summed_up_to_the_last(tmp_path: Path) -> None:
         on_the_host(traced(tmp_path, keeps_in_line_9())), fall_bytes=1 << 19, period_steps=2
     )
     assert describe_sum_of_growth(use) == (
-        "4.0 MiB in the 4 before the last (80% of the peak). The other 1.0 MiB of the peak are"
-        " freed at the end of a step or later. After every 2 steps memory falls by 512.0 KiB: what"
-        " is freed then, less what that step leaves"
+        "4.0 MiB in the 4 before the last (80% of the peak). With the 512 B at the start, that"
+        " leaves 1.0 MiB of the peak, which are freed at the end of a step or later. Once in 2"
+        " steps, about 3.0 MiB are freed and 2.5 MiB left, so that memory falls by 512.0 KiB"
     )
     assert "falls" not in describe_sum_of_growth(replace(use, period_steps=0))
     assert "falls" not in describe_sum_of_growth(replace(use, fall_bytes=use.peak_bytes))

@@ -158,8 +158,9 @@ def test_a_step_is_shown_part_by_part(loaded):
     parts = {row[1]: row[-1] for row in result.rows}
     a_step = use.working_ns / 2 / 1e6
     assert parts["all but idle time"] + parts["idle"] == pytest.approx(a_step)
-    (wait,) = answers(timeline, "waits")
+    whole, wait = answers(timeline, "waits")
     assert (wait["line"], wait["operator"], wait["calls_a_step"]) == (None, "aten::item", 1.0)
+    assert (whole["line"], whole["ms_a_step"], whole["percent"]) == (ALL, 0.03, wait["percent"])
 
 
 def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
@@ -273,7 +274,7 @@ def percent(timeline, question: str, name: str = "") -> float:
     ("capture", "figure", "read"),
     [
         ("input", "idle_input_share", lambda t: percent(t, "idle-in-ranges", "data")),
-        ("sync", "host_wait_share", lambda t: percent(t, "waits")),
+        ("sync", "host_wait_share", lambda t: percent(t, "waits", ALL)),
         (
             "communication",
             "exposed_communication_share",
@@ -607,7 +608,7 @@ def test_what_lies_beyond_the_steps_counts_in_no_share(works_after_its_step):
     timeline = works_after_its_step
     figures = figures_of(summarise(timeline))
     assert figures["host_wait_share"] == pytest.approx(0.3)
-    assert percent(timeline, "waits") == pytest.approx(0.3)
+    assert percent(timeline, "waits", ALL) == pytest.approx(0.3)
     assert figures["exposed_communication_share"] == pytest.approx(0.4)
     assert percent(timeline, "communication", ALL) == pytest.approx(0.4)
 

@@ -363,7 +363,10 @@ def test_a_report_says_nothing_of_the_cause_before_a_check_has_judged_it(workspa
     def reported() -> str:
         return " ".join(CliRunner().invoke(app, ["report"]).output.split())
 
-    before, comes = reported(), "The tool's figure comes once `lab check` has judged your `cause`"
+    before, comes = (
+        reported(),
+        "The tool's figure will stand here once `lab check` has judged your `cause`",
+    )
     sentences = ("rests on your `cause`", "The tool names another")
     assert comes in before, "whether it is right or wrong"
     assert not any(sentence in before for sentence in sentences)
@@ -385,7 +388,7 @@ def test_a_report_keeps_a_figure_back_until_it_is_right(workspace):
         output = " ".join(CliRunner().invoke(app, ["report"]).output.split())
         return output.partition("evidence You:")[2].partition(" where ")[0]
 
-    assert "The tool's figure comes once" in figure()
+    assert "The tool's figure will stand here once" in figure()
     with pytest.MonkeyPatch.context() as patched:
         for right in (True, False):
             patched.setattr(

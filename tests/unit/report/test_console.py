@@ -667,7 +667,7 @@ def test_the_word_charge_is_explained_where_it_stands(draw, what, explained):
     page = re.sub("<[^>]*>", " ", str(comparison_section(comparison)))
     for text in (draw(render_comparison, comparison), page):
         shown = " ".join(text.split())
-        assert ("charge: what the model of the host" in shown) == explained
+        assert ("charge: a price of" in shown) == explained
         assert shown.count("charge: ") == explained
 
 
@@ -776,7 +776,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     devices, shares = [replace(use, gap_causes=causes)], {price: 0.1, "data": 0.05}
     summary = replace(summary, devices=devices, lines=lines, range_shares=shares)
     whole = draw(partial(render_summary, whole=True), summary)
-    explained = f"'{price}' is what the model of the host charges"
+    explained = f"'{price}': prices of the host's model"
     assert " ".join(whole.split()).count(explained) == 1
     blind = draw(render_summary, replace(summary, blind=True, modelled_host=True))
     assert " ".join(blind.split()).count(explained) == 1

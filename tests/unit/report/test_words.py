@@ -465,4 +465,4 @@ def test_both_words_for_gains_are_explained_where_both_stand():
     assert capture_words.describe_bounds([most, finding(0.0, at_most=False)]) == "", (
         "no gain is stated"
     )
-    assert "At most: " in capture_words.describe_bounds([about, most])
+    assert "'At most' is a ceiling" in capture_words.describe_bounds([about, most])

@@ -17,6 +17,8 @@ from bottleneck_lab.trace.timeline import Ints, SmallInts
 
 MOMENTS, TOP = 12, 30
 """So many moments are compared, and so many of the lines that hold most are listed."""
+MOST_STEPS = 200
+"""So many of the last steps are looked at for what falls now and then."""
 NOT_RECORDED = "not recorded"
 """Stands for a line of which nothing is known."""
 FEWEST_STEPS = 4
@@ -183,7 +185,10 @@ def find_holders(
     first, last = len(moments) // 4, len(moments) - 1
     chosen = moments[np.unique(np.linspace(first, last, MOMENTS).astype(np.int64))]
     over_time = np.array([lives.held_after(row) for row in chosen.tolist()])
-    falls, falls_by_site = _falls(lives.by_line(over_time)), _falls(over_time)
+    # What falls is high in one step and low in the next, so that none can be left out; but the ends
+    # are, as where all memory is looked at.
+    at_each = np.array([lives.held_after(row) for row in moments[1:-1][-MOST_STEPS:].tolist()])
+    falls, falls_by_site = _falls(lives.by_line(at_each)), _falls(at_each)
     if by_step and 0 < period <= last - first:
         first = last - (last - first) // period * period
         alike = moments[first : last + 1 : period]

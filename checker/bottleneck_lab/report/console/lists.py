@@ -91,8 +91,10 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
     copies = sum(row.calls for row in summary.copies)
     if summary.launches and copies:
         # The table `device` and a timeline hold both: counted there, the sum is another.
-        each = f"{copies / len(summary.steps):,.0f} per step" if summary.steps else f"{copies:,}"
-        sheet.line(f"Copies ({each}) are not among them.", indent=2, style="dim")
+        kernels = sum(row.kernels for row in summary.launches)
+        many = len(summary.steps) or 1
+        launches = f"{(kernels + copies) / many:,.0f} launches{' per step' * bool(summary.steps)}"
+        sheet.line(f"With copies ({copies / many:,.0f}): {launches}.", indent=2, style="dim")
 
 
 def print_late_ranks(sheet: Sheet, summary: Summary) -> None:

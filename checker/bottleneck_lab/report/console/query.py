@@ -76,7 +76,10 @@ def render_query(
 
 def _narrowed(columns: Sequence[_Column], spare: Sequence[str], width: int) -> list[_Column]:
     """Return the columns with heads on two lines, without as many of the spare ones as it takes."""
-    shown = [each._replace(head="\n".join(each.head.rsplit("_", 1))) for each in columns]
+    shown = [
+        each._replace(head="\n".join(each.head.rsplit("_", 1)).replace("_", " "))
+        for each in columns
+    ]
     for name in spare:
         if _least_width(shown, _NARROW_GAP) > width:
             shown = [each for each in shown if each.name != name]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
+from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
@@ -323,8 +324,6 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
         sheet.line(beside, indent=2)
     if lead.cause and summary.lines and not summary.cpu_only:
         sheet.line(capture_words.ONLY_IDLE, indent=2)
-        if lead.cause == "synchronisation":
-            sheet.line(capture_words.AFTER_A_WAIT, indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
@@ -460,4 +459,14 @@ def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
         for part in use.gap_causes:
             if part.cause == idle.cause:
                 times.update({**dict(part.inside), capture_words.NOWHERE: part.nowhere_ns})
-    return [(name, ns, summary.code.get(name, "")) for name, ns in times.items() if ns]
+    waiting = {row.line for row in summary.syncs}
+    after = capture_words.AFTER_A_WAIT if idle.cause == "synchronisation" else ""
+    return [
+        (
+            f"{name}{after}" if LINE.match(name) and name not in waiting else name,
+            ns,
+            summary.code.get(name, ""),
+        )
+        for name, ns in times.items()
+        if ns
+    ]
