@@ -25,7 +25,12 @@ from bottleneck_lab.measure.kinds.data_parallel.figures import (
     results,
 )
 from bottleneck_lab.measure.kinds.data_parallel.judging import same_training
-from bottleneck_lab.measure.kinds.data_parallel.session import Crew, Secret, crew
+from bottleneck_lab.measure.kinds.data_parallel.session import (
+    MANY_STEPS,
+    Crew,
+    Secret,
+    crew,
+)
 from bottleneck_lab.measure.kinds.data_parallel.sweep import RANKS, curves
 from bottleneck_lab.measure.settings import Settings
 
@@ -138,7 +143,8 @@ def _runs(
                 runs.append(ranks.run(secret, share))
         except Violation as violation:
             if role == "learner":
-                sentence = f"On {world} emulated ranks: {violation.sentence}"
+                where = ", in the run of many steps" if secret.steps >= MANY_STEPS else ""
+                sentence = f"On {world} emulated ranks{where}: {violation.sentence}"
                 raise LearnerFault(violation.reason, sentence) from violation
             raise VerifierFault(
                 f"The shipped script failed on {world} emulated ranks: {violation.sentence}"
