@@ -286,21 +286,28 @@ QUESTIONS = (
         "While a device was idle, which marked ranges was the host in, on which thread, and for how"
         " long?",
         f"""
-        SELECT ranges.name,
-               CASE WHEN count(DISTINCT threads.name) > 1
-                    THEN count(DISTINCT threads.thread) || ' threads'
-                    ELSE substr(max(threads.name), 1, instr(max(threads.name) || ' (', ' (') - 1)
-               END AS thread,
-               count(*) AS stretches,
-               sum(max(0, min(idle.end, ranges.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
-               100.0 * sum(max(0, min(idle.end, ranges.end) - max(idle.start, begun)))
-                 / (SELECT sum(duration) FROM recorded) AS percent
-        FROM {_ONCE.format("ranges").replace("thread, name", "rank, name")} AS ranges
-        CROSS JOIN idle
-          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
-        LEFT JOIN threads ON threads.thread = ranges.thread
-        WHERE ranges.name = {_FOLDED}
-        GROUP BY ranges.name ORDER BY idle_ms DESC
+        SELECT name, thread, stretches, idle_ms, percent FROM (
+            SELECT 1 AS part, 'all idle time' AS name, NULL AS thread, count(*) AS stretches,
+                   sum(duration) / 1e6 AS idle_ms,
+                   100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+            FROM idle HAVING EXISTS (SELECT 1 FROM ranges)
+            UNION ALL
+            SELECT 2 AS part, ranges.name,
+                   CASE WHEN count(DISTINCT threads.name) > 1
+                     THEN count(DISTINCT threads.thread) || ' threads'
+                     ELSE substr(max(threads.name), 1, instr(max(threads.name) || ' (', ' (') - 1)
+                   END AS thread,
+                   count(*) AS stretches,
+                   sum(max(0, min(idle.end, ranges.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
+                   100.0 * sum(max(0, min(idle.end, ranges.end) - max(idle.start, begun)))
+                     / (SELECT sum(duration) FROM recorded) AS percent
+            FROM {_ONCE.format("ranges").replace("thread, name", "rank, name")} AS ranges
+            CROSS JOIN idle
+              ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
+            LEFT JOIN threads ON threads.thread = ranges.thread
+            WHERE ranges.name = {_FOLDED}
+            GROUP BY ranges.name)
+        ORDER BY part, idle_ms DESC
         """,
         notes="Percent: of the steps' time, or of that from a device's first work to its last. Of"
         " several threads, what they do at once counts once.",

@@ -40,7 +40,14 @@ NO_FINDINGS = (
     " full speed and needless, such as padding."
 )
 
-AFTER_A_WAIT = ", without a wait of its own"
+PRICES = {
+    "fixed charge of a step (modelled)": "for a step's Python besides its operators",
+    "batch from a worker (modelled)": "for a batch that a loader's worker hands over, in place of"
+    " loading it",
+}
+"""What the host's model charges for, by the names of its ranges."""
+
+AFTER_A_WAIT = " (idle since a wait before it)"
 """Said of a line in whose time a device was idle because a line before it had waited."""
 OF_TIME = "The rest of this report is about time, which this lab doesn't ask for."
 SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
@@ -115,16 +122,15 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     """State what the fixed prices of the modelled host are, of those ranges that have these names
     and of the idle time that comes of them; empty where none is named.
     """
-    fixed = [
-        f"'{name}'"
-        for name in dict.fromkeys(names)
-        if FIXED_PRICE.search(name) or name.endswith(CAUSE_OF["fixed"].label)
-    ]
-    if not fixed:
+    fixed = [name for name in dict.fromkeys(names) if FIXED_PRICE.search(name)]
+    idle = any(name.endswith(CAUSE_OF["fixed"].label) for name in names)
+    if not fixed and not idle:
         return ""
+    prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
+    what = f" ({'; '.join(prices)})" if prices else ""
     return (
-        f"{', '.join(fixed)}: prices of the host's model, the same in each step whatever your code"
-        " does meanwhile. Only the device's work can hide them, and gains given here keep them."
+        f"Modelled charges are prices of the host's model{what}. No edit lowers one: it costs"
+        " nothing while the device still has work, and the gains given here keep it."
     )
 
 

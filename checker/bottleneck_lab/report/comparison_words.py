@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.comparing.changes import NOTABLE_SHARE
+from bottleneck_lab.analysis.comparing.changes import NOTABLE_SHARE, TOLERATED_MODELLED
 from bottleneck_lab.analysis.comparing.compare import OTHER_BATCHES
 from bottleneck_lab.analysis.comparing.comparison import (
     Comparison,
@@ -25,7 +25,7 @@ from bottleneck_lab.report.kernel_names import short_name, short_names
 GROUPS = {
     "step": "The step",
     "device": "What the device did",
-    "gap": "Why it was idle",
+    "gap": "Why it was idle, where the device's work does not hide it",
     "range": "Ranges",
     "line": "Your lines of Python, by the host's time in them",
     "operator": "Operators",
@@ -373,10 +373,16 @@ def _still(comparison: Comparison, id_: str, title: str) -> str:
     """Return a finding's title; of memory that grows, though by too little to be a finding, by how
     much.
     """
-    grows = max((each.growth_bytes_per_step[1] for each in comparison.memory), default=0)
-    if id_ != "memory-growth" or grows <= 0 or id_ in comparison.findings_new:
+    grown, grows = (
+        max((each.growth_bytes_per_step[side] for each in comparison.memory), default=0)
+        for side in (0, 1)
+    )
+    if id_ != "memory-growth" or grows <= 0:
         return title
-    return f"{title} (still by {words.format_bytes(grows)})"
+    how = "still by" if id_ in comparison.findings_gone else "now by"
+    if abs(grows - grown) < MEMORY_TOLERATED * grown:
+        how = "as before by"
+    return f"{title} ({how} {words.format_bytes(grows)})"
 
 
 def describe_ahead(changes: Sequence[FigureChange]) -> str:
@@ -398,8 +404,9 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
-        "charge: a price of the host's model, the same in each step whatever your code does"
-        " meanwhile. Only the device's work can hide it."
+        "charge: a price of the host's model, which no edit lowers: for a step's Python, or for a"
+        " batch from a loader's worker, in place of loading it. It costs nothing while the device"
+        " still has work."
     )
 
 
@@ -487,11 +494,14 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 def format_ratio(change: FigureChange) -> str:
     """Return the ratio of the two times shown; `gone` and `new` for what is on one side only. Where
     one side is next to nothing, whose noise would be the ratio, it is a bound of what is better,
-    and else nothing. A charge has none, nor has what is hidden: neither is better or worse.
+    and else nothing. A charge has none, nor has what is hidden, or too short to matter: none of
+    them is better or worse.
     """
     ratio, word = _shown_ratio(change), judge_change(change)
     if word == "charge" or (word == "hidden" and ratio):
         return ""
+    if word == "same" and change.low is None and not abs(ratio - 1) <= TOLERATED_MODELLED:
+        return ""  # of a time too short to matter
     if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
     if ratio >= 1 / HIGHEST_SHOWN:

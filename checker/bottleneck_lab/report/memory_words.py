@@ -16,9 +16,11 @@ UNEVEN = 0.5
 SMALL = 0.01
 """Less than this part of the peak is not worth a sentence."""
 
+MIB = 1 << 20
 CALLERS = 4
 """So many of the lines that call one are listed."""
-COLUMNS = ("line", "at the end", "blocks", "at the peak", "growth", "freed again")
+COLUMNS = ("blocks", "at the peak", "growth", "freed again")
+"""The columns of the table of lines behind their names and what they hold in the end."""
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
@@ -91,36 +93,53 @@ def describe_growth(use: MemoryUse) -> str:
     return words.format_bytes(max(use.growth_bytes_per_step, 0))
 
 
-def describe_sum_of_growth(use: MemoryUse) -> str:
-    """Return what the steps have added by the last one, which has left nothing behind yet, and by
-    how much memory falls in between, where no sentence of its own says so.
+def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
+    """Return the parts of the peak, then the peak: a figure and its words each. They add up as they
+    are printed.
     """
+    peak = words.format_bytes(use.peak_bytes)
+    ends = (words.format_bytes(use.first_bytes), "at the start"), (peak, "at the peak")
+    if use.hides_growth or use.growth_bytes_per_step <= 0:
+        return [*ends]
+    # The last step has left nothing behind yet.
     before = use.steps - 1
     added_bytes = use.growth_bytes_per_step * before
     share = words.format_share(added_bytes / max(use.peak_bytes, 1))
-    added = (
-        f"{words.format_bytes(added_bytes)} in the {before:,} before the last ({share} of the peak)"
+    left = (
+        f"left by the {before:,} steps before the last: {share} of the peak,"
+        f" {describe_growth(use)} more each step in the long run"
     )
-    # What the peak has besides is freed later: what waits for that, and the step's own.
-    later = use.peak_bytes - use.first_bytes - added_bytes
-    if later > SMALL * use.peak_bytes:
-        added += (
-            f". With the {words.format_bytes(use.first_bytes)} at the start, that leaves"
-            f" {words.format_bytes(later)} of the peak, which are freed at the end of a step or"
-            " later"
-        )
-    if not use.period_steps or describe_late_freeing(use):
-        return added
-    # Between two falls, memory rises in all steps but the one in which it falls.
+    parts = [ends[0], (words.format_bytes(added_bytes), left)]
+    unit = MIB if min(added_bytes, use.first_bytes) >= MIB else 1
+    tenths = [round(10 * each / unit) for each in (use.peak_bytes, use.first_bytes, added_bytes)]
+    later_bytes = (tenths[0] - tenths[1] - tenths[2]) * unit / 10
+    if later_bytes > SMALL * use.peak_bytes:
+        later = "besides, freed at the end of a step or steps later"
+        parts.append((words.format_bytes(later_bytes), later))
+    return [*parts, ends[1]]
+
+
+def describe_regular_fall(use: MemoryUse) -> str:
+    """Return by how much memory falls in every so many steps, where it also grows and no sentence
+    of its own says so.
+    """
     period = use.period_steps
-    risen_bytes = use.growth_bytes_per_step * period + use.fall_bytes
-    left_bytes = risen_bytes // (period - 1)
-    freed = words.format_bytes(use.fall_bytes + left_bytes)
+    if not period or use.growth_bytes_per_step <= 0 or describe_late_freeing(use):
+        return ""
+    # Between two falls, memory rises in all steps but the one in which it falls.
+    left_bytes = (use.growth_bytes_per_step * period + use.fall_bytes) // (period - 1)
     return (
-        f"{added}. Once in {period} steps, about {freed} are freed and"
-        f" {words.format_bytes(left_bytes)} left, so that memory falls by"
-        f" {words.format_bytes(use.fall_bytes)}"
+        f"Once in {period} steps it falls by {words.format_bytes(use.fall_bytes)}: about"
+        f" {words.format_bytes(use.fall_bytes + left_bytes)} of earlier steps are freed, and that"
+        f" step adds {words.format_bytes(left_bytes)}."
     )
+
+
+def describe_end(use: MemoryUse) -> str:
+    """Return when a capture's lines hold what is listed of them."""
+    if use.held_after_steps in (0, use.steps):
+        return "at the end"
+    return f"after {use.held_after_steps:,} steps"
 
 
 def describe_before(use: MemoryUse) -> str:
@@ -153,14 +172,16 @@ def holder_cells(row: Holder) -> list[str]:
     where = row.freed_at
     if where == NOT_RECORDED:
         where = "a line that was not recorded"
-    freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, most at {where}"
+    share = words.format_share(row.freed_share)
+    freed = f"{share} of {row.allocated:,} blocks, most of them while {where} ran"
     if not row.allocated:
         freed = "allocated before the recording"
     elif not row.freed_at:
         freed = f"none of {row.allocated:,} blocks"
     if row.blocks:
-        sizes = words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)
-        freed += f"; those that stay have {' to '.join(dict.fromkeys(sizes))}"
+        sizes = [words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)]
+        sizes = [*dict.fromkeys(sizes)]
+        freed += f"; those that stay are {' to '.join(sizes)}{' each' * (len(sizes) == 1)}"
     return [
         row.line,
         words.format_bytes(row.held_bytes),

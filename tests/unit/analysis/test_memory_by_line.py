@@ -25,12 +25,15 @@ from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
+    MIB,
     caller_rows,
+    describe_end,
     describe_growth,
     describe_late_freeing,
-    describe_sum_of_growth,
+    describe_regular_fall,
     holder_cells,
     holder_rows,
+    list_peak,
 )
 from bottleneck_lab.trace.merging import merge_ranks
 from bottleneck_lab.trace.names import LINES_OF
@@ -238,24 +241,55 @@ def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
     assert not describe_late_freeing(replace(even, fall_bytes=1 << 20))
 
 
-def test_what_the_steps_add_is_summed_up_to_the_last(tmp_path: Path) -> None:
+def test_what_the_steps_add_is_a_part_of_the_peak(tmp_path: Path) -> None:
     use = replace(
         on_the_host(traced(tmp_path, keeps_in_line_9())), fall_bytes=1 << 19, period_steps=2
     )
-    assert describe_sum_of_growth(use) == (
-        "4.0 MiB in the 4 before the last (80% of the peak). With the 512 B at the start, that"
-        " leaves 1.0 MiB of the peak, which are freed at the end of a step or later. Once in 2"
-        " steps, about 3.0 MiB are freed and 2.5 MiB left, so that memory falls by 512.0 KiB"
+    assert list_peak(use) == [
+        ("512 B", "at the start"),
+        (
+            "4.0 MiB",
+            "left by the 4 steps before the last: 80% of the peak, 1.0 MiB more each step in the"
+            " long run",
+        ),
+        ("1.0 MiB", "besides, freed at the end of a step or steps later"),
+        ("5.0 MiB", "at the peak"),
+    ]
+    assert describe_regular_fall(use) == (
+        "Once in 2 steps it falls by 512.0 KiB: about 3.0 MiB of earlier steps are freed, and that"
+        " step adds 2.5 MiB."
     )
-    assert "falls" not in describe_sum_of_growth(replace(use, period_steps=0))
-    assert "falls" not in describe_sum_of_growth(replace(use, fall_bytes=use.peak_bytes))
+    assert describe_regular_fall(replace(use, period_steps=0)) == ""
+    assert describe_regular_fall(replace(use, fall_bytes=use.peak_bytes)) == ""
+    steady = replace(use, growth_bytes_per_step=0)
+    assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
+
+
+def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
+    """Of 46.64 MiB 1.74 and 40.68 leave 4.22, which is 4.2 beside 46.6, 1.7 and 40.7 as well; of
+    46.56, it would be 4.1.
+    """
+    use = replace(
+        on_the_host(traced(tmp_path, keeps_in_line_9())),
+        first_bytes=round(1.74 * MIB),
+        growth_bytes_per_step=round(40.68 * MIB / 4),
+        peak_bytes=round(46.56 * MIB),
+    )
+    figures = [float(figure.removesuffix(" MiB")) for figure, _ in list_peak(use)]
+    assert sum(figures[:-1]) == pytest.approx(figures[-1])
+
+
+def test_when_lines_hold_memory_is_the_end_or_after_so_many_steps(tmp_path: Path) -> None:
+    use = on_the_host(traced(tmp_path, keeps_in_line_9()))
+    assert (use.held_after_steps, describe_end(use)) == (use.steps, "at the end")
+    assert describe_end(replace(use, held_after_steps=4)) == "after 4 steps"
 
 
 def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
     holders = on_the_host(traced(tmp_path, keeps_in_line_9())).holders
     first, second, total = holder_rows(holders)
     assert first[1:5] == ["5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step"]
-    assert first[5] == "none of 5 blocks; those that stay have 1.0 MiB"
+    assert first[5] == "none of 5 blocks; those that stay are 1.0 MiB each"
     assert second[1:5] == ["0 B", "0", "512 B", "none"]
     assert total == ["all of these", "5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step", ""]
     assert holder_rows(holders[:1]) == [first]

@@ -259,7 +259,8 @@ def test_a_range_of_an_idle_time_says_whose_thread_it_is(loaded):
     )
     answered = {row[0]: row for row in ask(timeline, "idle-in-ranges").rows}
     rows = {name: row[1] for name, row in answered.items()}
-    assert rows == {"data": "main", "batch": "worker", "both": "2 threads"}
+    assert rows == {"all idle time": None, "data": "main", "batch": "worker", "both": "2 threads"}
+    assert answered["all idle time"][3] == pytest.approx(0.09)
     assert answered["both"][3] == pytest.approx(0.005), "what both do at once counts once"
 
 

@@ -204,7 +204,10 @@ def test_evidence_alone(draw, golden):
 
 @pytest.mark.parametrize(
     ("count", "note", "marks"),
-    [(4, " (blank: idle)", 4), (30, " (blank: idle, marked: every 5th step)", 6)],
+    [
+        (4, " (height: share busy; blank: idle)", 4),
+        (30, " (height: share busy; blank: idle; marked: every 5th step)", 6),
+    ],
 )
 def test_marks_of_steps_stand_evenly_where_the_host_runs_ahead(draw, count, note, marks):
     """The host began all steps at once; the device took equally long for each."""
@@ -288,7 +291,7 @@ def test_a_stretch_says_once_what_ranks_did_alike(draw):
     named = [SimpleNamespace(name="server", pid=1, tid=1)] * 5
     timeline = SimpleNamespace(ranks=tuple(range(4)), threads=named)
     text = draw(render_selection, Selection(0, 100, devices, threads), timeline)
-    assert "ranks 0-2, devices 0-2: computing 80%, idle 20% (longest 20 ns)" in text
+    assert "ranks 0-2, devices 0-2: computing 80%, 80 ns; idle 20%, 20 ns (longest 20 ns)" in text
     assert "rank 3, device 3: computing 100%" in text
     assert "ranks 0-3, server: busy 100%" in text
     assert "\n rank 0, server: busy 100%" in text
@@ -364,8 +367,8 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert (
-        "260.0 MiB at the start, 272.0 MiB at the peak; in the long run 4.0 MiB more each step,"
-        " 12.0 MiB in the 3 before the last (4.4% of the peak)." in told
+        "260.0 MiB at the start 12.0 MiB left by the 3 steps before the last: 4.4% of the peak, 4.0"
+        " MiB more each step in the long run 272.0 MiB at the peak" in told
     )
 
 
@@ -776,7 +779,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     devices, shares = [replace(use, gap_causes=causes)], {price: 0.1, "data": 0.05}
     summary = replace(summary, devices=devices, lines=lines, range_shares=shares)
     whole = draw(partial(render_summary, whole=True), summary)
-    explained = f"'{price}': prices of the host's model"
+    explained = f"Modelled charges are prices of the host's model ('{price}', for a step's Python"
     assert " ".join(whole.split()).count(explained) == 1
     blind = draw(render_summary, replace(summary, blind=True, modelled_host=True))
     assert " ".join(blind.split()).count(explained) == 1

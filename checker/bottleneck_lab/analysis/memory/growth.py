@@ -54,6 +54,8 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """
     period_steps: int = 0
     """Steps between two large falls, where they come at equal distances; 0 otherwise."""
+    held_after_steps: int = 0
+    """The steps after which the `holders` hold what they do."""
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
     holders: list[Holder] = []
@@ -145,6 +147,7 @@ def _use(
         fall_bytes=int(largest_fall(between)),
         rise_bytes=int(largest_fall(-between)),
         period_steps=fall_period(between),
+        held_after_steps=len(step_ends),
         levels_bytes=highest,
         holders=_holders(timeline, rows, int(level.argmax()), step_ends, fall_period(between)),
     )

@@ -91,6 +91,8 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
     if comparison.unit == "kernel":
         always = (*always, "kernel")
     groups = [group for group in GROUPS if group in always or not _is_open(comparison, group)]
+    if comparison.of_memory:
+        groups = ["step"]
     for group in groups:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
@@ -100,6 +102,8 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         _print_changes(sheet, comparison, group, kernels)
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
+    if comparison.of_memory:
+        sheet.line("Where its time went is on the page of `--html`.", indent=1, style="dim")
     for text in (describe_charge(comparison, groups), describe_limits(comparison, groups)):
         if text:
             sheet.blank()

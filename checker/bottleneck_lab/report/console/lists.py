@@ -30,9 +30,10 @@ from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.report.memory_words import (
     changes_between_steps,
     describe_before,
-    describe_growth,
+    describe_end,
     describe_late_freeing,
-    describe_sum_of_growth,
+    describe_regular_fall,
+    list_peak,
 )
 from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
@@ -93,8 +94,10 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
         # The table `device` and a timeline hold both: counted there, the sum is another.
         kernels = sum(row.kernels for row in summary.launches)
         many = len(summary.steps) or 1
-        launches = f"{(kernels + copies) / many:,.0f} launches{' per step' * bool(summary.steps)}"
-        sheet.line(f"With copies ({copies / many:,.0f}): {launches}.", indent=2, style="dim")
+        each = f"{copies / many:.2g}" if copies < 10 * many else f"{copies / many:,.0f}"
+        launches = f"{round(kernels / many) + copies / many:,.0f} launches"
+        per_step = " per step" * bool(summary.steps)
+        sheet.line(f"With copies ({each}): {launches}{per_step}.", indent=2, style="dim")
 
 
 def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
@@ -121,7 +124,7 @@ def print_memory(
     step to step is a number.
     """
     if summary.memory:
-        sheet.heading("Memory held over time")
+        sheet.heading("Memory held over time (the highest in each stretch of it)")
     name_width = 22 if len(summary.ranks) > 1 else 10
     rows = []
     for use in summary.memory:
@@ -129,22 +132,16 @@ def print_memory(
             [level / max(use.peak_bytes, 1) for level in use.levels_bytes],
             max(20, sheet.width - name_width - 6),
         )
-        first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
-        grown = ""
-        if use.hides_growth:
-            grown = "; how much more each step, this capture cannot tell"
-        elif use.growth_bytes_per_step > 0:
-            grown = (
-                f"; in the long run {describe_growth(use)} more each step,"
-                f" {describe_sum_of_growth(use)}"
-            )
-        level = f"{first} at the start, {peak} at the peak{grown}."
-        listed = tuple(use.holders)
+        parts, listed = tuple(list_peak(use)), tuple(use.holders)
+        hidden = "; how much more each step, this capture cannot tell" * use.hides_growth
+        level = f"{', '.join(map(' '.join, parts))}{hidden}."
         if not steady and not changes_between_steps(use):
-            levels, level, listed = level, "", ()
-        key = levels, level, describe_late_freeing(use, blind=summary.blind), listed
-        rows.append((key, use))
-    for (levels, level, freed_late, listed), alike in group_alike(rows)[:TOP]:
+            levels, level, parts, listed = level, "", (), ()
+        elif len(parts) > 2:
+            level = ""
+        falls = describe_late_freeing(use, blind=summary.blind) or describe_regular_fall(use)
+        rows.append(((levels, level, parts, falls, listed), use))
+    for (levels, level, parts, falls, listed), alike in group_alike(rows)[:TOP]:
         use = alike[0]
         where = "host"
         if use.device >= 0:
@@ -152,7 +149,10 @@ def print_memory(
         if len(summary.ranks) > 1:
             where = f"{words.name_several('rank', [each.rank for each in alike])}, {where}"
         sheet.path(f"{sheet.fit(where, name_width):{name_width}} {levels}", indent=2)
-        for sentence in filter(None, (level, freed_late)):
+        if not level:
+            for figure, what in parts:
+                sheet.line(what, indent=2, lead=f"{figure:>9}  ")
+        for sentence in filter(None, (level, falls)):
             sheet.line(sentence, indent=2)
         if holders and listed:
             print_holders(
@@ -161,6 +161,7 @@ def print_memory(
                 listed,
                 TOP,
                 summary.code,
+                describe_end(use),
             )
             sheet.line(describe_before(use), indent=1)
 

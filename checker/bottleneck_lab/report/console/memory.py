@@ -65,26 +65,27 @@ def print_holders(
     holders: Sequence[Holder],
     top: int,
     code: Mapping[str, str] = MappingProxyType({}),
+    end: str = "at the end",
 ) -> None:
-    """Print the first `top` lines that hold memory, with their `code` and the lines that call them;
-    growing ones are bold.
+    """Print the first `top` lines that hold memory at that `end`, with their `code` and the lines
+    that call them; growing ones are bold.
     """
     sheet.heading(heading)
 
-    def write(cells: Sequence[str], style: str = "") -> None:
+    def write(cells: Sequence[str], style: str = "", lead: str = "") -> None:
         line, held, blocks, peak, growth, _ = cells
         figures = f"{held:>{_HELD}}{blocks:>{_BLOCKS}}{peak:>{_PEAK}}{growth:>{_GROWTH}}"
-        name = sheet.fit_name(line, _LINE - 1)
+        name = lead + sheet.fit_name(line, _LINE - 1 - len(lead))
         sheet.write(Text(sheet.safe(f" {name:{_LINE}}{figures}"), style=style))
 
-    write(["", "at the end", "(blocks)", "at the peak", "growth", ""])
+    write(["", end, "(blocks)", "at the peak", "growth", ""])
     for row in holders[:top]:
         cells = holder_cells(row)
         write(cells, "bold" if row.grows else "")
+        sheet.source(code.get(row.line, ""), indent=3)
         for caller in caller_rows(row):
-            write(caller, "dim")
-        sheet.source(code.get(row.line, ""), indent=4)
-        sheet.line(f"freed again: {cells[-1]}", indent=4, style="dim")
+            write(caller, "dim", lead="  ")
+        sheet.line(f"freed again: {cells[-1]}", indent=3, style="dim")
     rest = len(holders) - top
     if rest > 0:
         sheet.line(

@@ -42,8 +42,10 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
             "copying only": device.exposed_copy_ns,
             "no model operator" if device.device == CPU else "idle": device.idle_ns,
         }
-        shares = ", ".join(
-            f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
+        shares = "; ".join(
+            f"{part} {words.format_share(ns / length)}, {words.format_duration(ns)}"
+            for part, ns in parts.items()
+            if ns
         )
         longest = ""
         if device.longest_idle_ns:

@@ -130,8 +130,9 @@ def render_top(summary: Summary, rest: str, console: Console) -> None:
     _print_title(sheet, summary)
     if summary.of_memory:
         print_memory(sheet, summary, holders=False)
-    _print_parts(sheet, summary, wall_parts(summary.devices), number="")
-    _print_strips(sheet, summary)
+    else:
+        _print_parts(sheet, summary, wall_parts(summary.devices), number="")
+        _print_strips(sheet, summary)
     sheet.blank()
     sheet.line(
         capture_words.describe_rest(rest, blind=summary.blind, measures=summary.measures), indent=1
@@ -220,10 +221,10 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
     exposed = any(sheet.signs.pale in strip for strip, _ in strips)
     signs = [f"{sheet.signs.pale}: communicating only"] if exposed else []
     if any(" " in strip for strip, _ in strips):
-        signs.append("blank: idle")
+        signs.append("height: share busy; blank: idle")
     if every > 1:
         signs.append(f"marked: every {'2nd' if every == 2 else f'{every:,}th'} step")
-    note = f" ({', '.join(signs)})" if signs else ""
+    note = f" ({'; '.join(signs)})" if signs else ""
     sheet.heading(f"How busy over time{note}")
     for strip, alike in group_alike(strips)[:TOP]:
         name = sheet.fit(device_names(alike, summary), name_width)
@@ -317,13 +318,13 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
 def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     sheet.heading("3  What is inside it, by share of the wall time")
     rows = _inside(summary, lead)
+    if lead.cause and summary.lines and not summary.cpu_only:
+        sheet.line(capture_words.ONLY_IDLE, indent=2)
     for row in rows:
         sheet.ranked(*row)
     beside = describe_side_by_side(summary)
     if beside and lead.key == "compute":
         sheet.line(beside, indent=2)
-    if lead.cause and summary.lines and not summary.cpu_only:
-        sheet.line(capture_words.ONLY_IDLE, indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:

@@ -42,7 +42,7 @@ def memory_section(memories: Sequence[DeviceMemory]) -> Section | None:
                 ),
                 levels_chart(memory),
                 table(
-                    list(COLUMNS),
+                    ["line", "at the end", *COLUMNS],
                     holder_rows(memory.holders),
                     caption="Lines that hold memory",
                     numeric={1, 2, 3, 4},

@@ -26,6 +26,7 @@ from bottleneck_lab.report.breakdown import (
 from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_words import (
     COLUMNS,
+    describe_end,
     describe_growth,
     describe_late_freeing,
     holder_rows,
@@ -352,7 +353,7 @@ def memory_tables(summary: Summary) -> Markup | None:
     listed = _table(head, cells, "Memory", numeric=range(1, 6))
     held = [
         _table(
-            list(COLUMNS),
+            ["line", describe_end(use), *COLUMNS],
             [[_line(summary, name, name), *cells] for name, *cells in holder_rows(use.holders)],
             "Lines that allocated the memory held, in this capture:"
             f" {_device(summary, use.rank, use.device)}",
