@@ -309,9 +309,9 @@ QUESTIONS = (
             GROUP BY ranges.name)
         ORDER BY part, idle_ms DESC
         """,
-        notes="All idle time is that outside of ranges, too. Percent: of the steps' time, or of that"
-        " from a device's first work to its last. Of several threads, what they do at once counts"
-        " once.",
+        notes="All idle time is that outside of ranges, too. Percent: of the steps' time, or of"
+        " that from a device's first work to its last. Of several threads, what they do at once"
+        " counts once.",
     ),
     Question(
         "idle-in-calls",

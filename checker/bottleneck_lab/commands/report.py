@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ from bottleneck_lab.course.captures import (
     committed_capture,
 )
 from bottleneck_lab.course.diagnosing import judged_answers
+from bottleneck_lab.course.limits import missed_limits
 from bottleneck_lab.course.subjects import (
     Subject,
     example_subject,
@@ -40,6 +42,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
+from bottleneck_lab.report.budget import describe_without
 from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
@@ -58,6 +61,7 @@ from bottleneck_lab.trace import Timeline
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import is_snapshot, load_snapshot
 from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.captures import code_captured
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace
@@ -120,6 +124,14 @@ LimitS = Annotated[
         "--limit-s", metavar="SECONDS", min=0, help="query, ask: stop after this many seconds."
     ),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="LINE",
+        help="ask budget: what is left without this line, such as 31 or train.py:31; repeatable.",
+    ),
+]
 Export = Annotated[
     Path | None,
     typer.Option(
@@ -169,6 +181,7 @@ def command(
     open_: Open = False,
     query: Query = None,
     ask: Ask = None,
+    without: Without = None,
     limit_s: LimitS = TIME_LIMIT_S,
     export: Export = None,
     at: At = None,
@@ -184,6 +197,10 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis, and what helps against them
     after your first check. Elsewhere nothing is hidden.
     """
+    if without and ask != "budget":
+        raise UsageError(
+            "`--without` leaves lines out of the answer to one question.", "Add `--ask budget`."
+        )
     keep_freed()
     subject = _choose_subject(captures or [], example=example, recorded=recorded)
     if not subject.traces:
@@ -207,22 +224,24 @@ def command(
         find_export(target).write(full_report(subject), target)
         say(f"Written to {target}")
     elif query or ask:
-        _query(subject, query or find_question(ask or ""), limit_s, json=json)
+        _query(subject, query or find_question(ask or ""), without or [], limit_s, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
     else:
-        _show(subject, whole=all_, json=json)
+        missed = _show(subject, whole=all_, json=json)
         if not json:
-            _go_on(subject)
+            _go_on(subject, missed)
 
 
-def _go_on(subject: Subject) -> None:
-    """Note that the report was looked at, and print what comes after it."""
+def _go_on(subject: Subject, missed: Sequence[str] = ()) -> None:
+    """Note that the report was looked at, and print what comes after it. `missed`: limits of a
+    check that the code misses by this capture.
+    """
     if subject.noted_as:
         note_report(here(), subject.noted_as)
     if subject.workspace:
         workspace = subject.workspace
-        say_next_step(workspace, load_attempts(workspace), load_record(workspace))
+        say_next_step(workspace, load_attempts(workspace), load_record(workspace), missed)
     elif subject.blind:
         say_next(subject.commit_with)
     elif subject.name:
@@ -284,7 +303,8 @@ def _show_checks(subject: Subject, html: Path | None, *, json: bool) -> None:
         render_verdict(subject.advised(attempts)[-1], console())
 
 
-def _show(subject: Subject, *, whole: bool, json: bool) -> None:
+def _show(subject: Subject, *, whole: bool, json: bool) -> list[str]:
+    """Show the report. Returns the limits of a check that the code as it is misses by it."""
     analysis, attempts = subject.analysed(), subject.attempts()
     warning = subject.mismatch(attempts)
     timeline, summary = analysis.timeline, subject.visible(analysis.summary)
@@ -303,7 +323,7 @@ def _show(subject: Subject, *, whole: bool, json: bool) -> None:
                 "warning": warning,
             }
         )
-        return
+        return []
     if pairs:
         render_counters(pairs, timeline.notes, console(), blind=subject.blind)
     else:
@@ -316,6 +336,11 @@ def _show(subject: Subject, *, whole: bool, json: bool) -> None:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
         render_last_verdict(subject.advised(attempts)[-1], console())
+    workspace, folder = subject.workspace, subject.folder
+    if not workspace or not folder:
+        return []
+    current = code_captured(folder) == workspace.lab.code_hash(workspace.root)
+    return missed_limits(workspace, summary) if current else []
 
 
 def _measured_gain(workspace: Workspace) -> str:
@@ -390,9 +415,12 @@ def _parse_stretch(text: str, timeline: Timeline) -> Window:
     return stretch
 
 
-def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bool) -> None:
+def _query(
+    subject: Subject, query_: str | Question, without: list[str], limit_s: float, *, json: bool
+) -> None:
     """Print the rows of a SELECT, or of a ready question below what it asks and above its notes,
-    with kernels by their short names, to fit a terminal.
+    with kernels by their short names, to fit a terminal; of a budget also what is left `without`
+    some lines.
     """
     question = query_ if isinstance(query_, Question) else None
     if isinstance(query_, Question):
@@ -411,6 +439,8 @@ def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bo
     texts = [value for row in result.rows for value in row if isinstance(value, str)]
     code = code_of(subject.folder, texts) if question and subject.folder else {}
     render_query(result, console(), question, code)
+    if without:
+        say(describe_without(result, without), style="bold")
     if question and question.notes:
         say(question.notes, style="dim")
     if fixed := describe_fixed_prices(texts):

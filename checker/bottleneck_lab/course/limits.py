@@ -33,7 +33,7 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
                 f"{each.label}, {shown} (at most {format_limit(limit, each.unit)}{where})"
             )
     if missed and any(each.id == KEPT for each in spec.criteria):
-        missed.append("a check alone counts the tensors that are left")
+        missed.append("only a check counts the tensors that are left")
     return missed
 
 

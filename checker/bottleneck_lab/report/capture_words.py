@@ -49,7 +49,7 @@ PRICES = {
 
 AFTER_A_WAIT = " (idle since a wait before it)"
 """Said of a line in whose time a device was idle because a line before it had waited."""
-OF_TIME = "The rest of this report is about time, which this lab doesn't ask for."
+OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
 SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
 
 MEASURES = (
@@ -129,8 +129,8 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
     return (
-        f"Modelled charges are prices of the host's model{what}. No edit lowers one: it costs"
-        " nothing while the device still has work, and the gains given here keep it."
+        f"Modelled charges are prices of the host's model{what}. They show where the device has run"
+        " dry, and gains given here assume that they stay."
     )
 
 

@@ -112,6 +112,8 @@ def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
     elif 1 / ratio > 1 + MEMORY_TOLERATED:
         outcome, what = "worse", "More memory"
     before, after = map(words.format_bytes, peaks)
+    if before == after:
+        before, after = (f"{peak / 1024:,.0f} KiB" for peak in peaks)
     return [f"{what} at the peak: {before} → {after} ({ratio:.2f}x)", speed], outcome
 
 
@@ -404,9 +406,8 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
-        "charge: a price of the host's model, which no edit lowers: for a step's Python, or for a"
-        " batch from a loader's worker, in place of loading it. It costs nothing while the device"
-        " still has work."
+        "charge: a price of the host's model, for a step's Python or for a batch from a loader's"
+        " worker in place of loading it. It shows where the device has run dry."
     )
 
 
@@ -417,6 +418,16 @@ def describe_waits(comparison: Comparison) -> str:
         return ""
     unit = "rank and step" if comparison.ranks > 1 else "step"
     return f"{waits[0]:.3g} → {waits[1]:.3g} a {unit}"
+
+
+def describe_kernels(comparison: Comparison) -> str:
+    """State how many kernels a device got in a step, before and after; empty where that is the
+    same.
+    """
+    kernels = comparison.kernels_per_step
+    if not kernels or kernels[0] == kernels[1]:
+        return ""
+    return f"{kernels[0]:,.4g} → {kernels[1]:,.4g} kernels a step"
 
 
 def title_group(comparison: Comparison, group: str) -> str:

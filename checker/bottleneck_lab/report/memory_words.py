@@ -69,6 +69,8 @@ def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
     low, high = use.lowest_after_step_bytes, use.highest_after_step_bytes
     apart = use.fall_bytes if use.is_sawtooth else high - low
     grows = use.growth_bytes_per_step > 0 and not use.is_sawtooth
+    if apart < SMALL * use.peak_bytes:
+        return ""
     if not use.hides_growth and (grows or apart < UNEVEN * use.peak_bytes):
         return ""
     later = "part of what a step makes is freed only steps later"
@@ -106,15 +108,15 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
     added_bytes = use.growth_bytes_per_step * before
     share = words.format_share(added_bytes / max(use.peak_bytes, 1))
     left = (
-        f"left by the {before:,} steps before the last: {share} of the peak,"
-        f" {describe_growth(use)} more each step in the long run"
+        f"kept for good by the {before:,} steps before the last: {share} of the peak,"
+        f" {describe_growth(use)} more each step"
     )
     parts = [ends[0], (words.format_bytes(added_bytes), left)]
-    unit = MIB if min(added_bytes, use.first_bytes) >= MIB else 1
-    tenths = [round(10 * each / unit) for each in (use.peak_bytes, use.first_bytes, added_bytes)]
-    later_bytes = (tenths[0] - tenths[1] - tenths[2]) * unit / 10
+    later_bytes = _as_printed(use.peak_bytes) - sum(
+        map(_as_printed, (use.first_bytes, added_bytes))
+    )
     if later_bytes > SMALL * use.peak_bytes:
-        later = "besides, freed at the end of a step or steps later"
+        later = "besides: what a step needs for itself, and what is freed only steps later"
         parts.append((words.format_bytes(later_bytes), later))
     return [*parts, ends[1]]
 
@@ -127,12 +129,18 @@ def describe_regular_fall(use: MemoryUse) -> str:
     if not period or use.growth_bytes_per_step <= 0 or describe_late_freeing(use):
         return ""
     # Between two falls, memory rises in all steps but the one in which it falls.
-    left_bytes = (use.growth_bytes_per_step * period + use.fall_bytes) // (period - 1)
+    added_bytes = (use.growth_bytes_per_step * period + use.fall_bytes) // (period - 1)
+    fall, added = _as_printed(use.fall_bytes), _as_printed(added_bytes)
     return (
-        f"Once in {period} steps it falls by {words.format_bytes(use.fall_bytes)}: about"
-        f" {words.format_bytes(use.fall_bytes + left_bytes)} of earlier steps are freed, and that"
-        f" step adds {words.format_bytes(left_bytes)}."
+        f"Once in {period} steps it falls by {words.format_bytes(fall)}: about"
+        f" {words.format_bytes(fall + added)} of earlier steps are freed, and that step adds"
+        f" {words.format_bytes(added)}."
     )
+
+
+def _as_printed(size: float) -> float:
+    """Return bytes as they read where they are printed in MiB, so that sums of them do."""
+    return round(10 * size / MIB) * MIB / 10 if size >= MIB else size
 
 
 def describe_end(use: MemoryUse) -> str:

@@ -264,8 +264,8 @@ def _change(workspace: Workspace) -> NextStep:
         looks = "`lab run` shows"
     return next_edit(
         workspace.lab,
-        f"Change one thing at a time: {looks} what each change brings. One may not be enough: `lab"
-        " check` judges all of them together.",
+        f"Change one thing at a time: {looks} what each change brings. One change may not be"
+        " enough: `lab check` judges all of them together.",
     )
 
 

@@ -149,6 +149,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         repeats=repeats,
         mean_speedup=whole.before / whole.after if whole.after else None,
         waits_per_step=(_waits(old), _waits(new)) if unit == "step" and not host_only else None,
+        kernels_per_step=(_kernels(old), _kernels(new)) if unit == "step" else None,
         ranks=max(len(o.summary.ranks) for o in (*old, *new)),
         calibrated_ns=calibrated_ns,
         tolerated=_tolerated(paired=paired, repeats=repeats),
@@ -315,6 +316,13 @@ def _findings_alone(side: list[Observation], other: list[Observation]) -> dict[s
 def _waits(side: list[Observation]) -> float:
     """Return how often the host waits for the device in a step; of several captures, the median."""
     return float(np.median([sum(row.calls_per_step for row in o.summary.syncs) for o in side]))
+
+
+def _kernels(side: list[Observation]) -> float:
+    """Return how many kernels the devices get in a step, all together; of several captures, the
+    median.
+    """
+    return float(np.median([sum(use.kernels_per_step for use in o.summary.launches) for o in side]))
 
 
 def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange]:

@@ -119,6 +119,7 @@ class Comparison(msgspec.Struct, frozen=True):
     whole runs.
     """
     waits_per_step: tuple[float, float] | None = None
+    kernels_per_step: tuple[float, float] | None = None
     """How often the host of a rank waits for the device in a step, before and after; None without
     steps.
     """

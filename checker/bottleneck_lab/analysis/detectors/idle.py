@@ -5,6 +5,7 @@ Each takes the evidence and returns what it has found, nothing for most captures
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -56,6 +57,12 @@ LOAD_AHEAD = (
     "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers),"
     " make each sample cheaper (decode at reduced size, cheaper transforms, pre-processed data)"
 )
+PIN_ONCE = (
+    "Pin memory once, before the loop, or have the loader pin batches ahead (`pin_memory=True`):"
+    " each call page-locks a new buffer."
+)
+HOST_MEMORY = re.compile(r"Host(?:Alloc|Free|Register)|MallocHost|FreeHost")
+"""Calls for memory of the host's."""
 MORE_AHEAD = (
     "The worker processes cannot keep up: make each sample cheaper (decode at reduced size, cheaper"
     " transforms, pre-processed data), start more of them while cores are free (a larger"
@@ -441,15 +448,21 @@ def driver_allocations(seen: Evidence) -> list[Detection]:
     often = bool(seen.steps) and calls >= 2 * seen.steps
     if not often and share < IDLE_SHARE:
         return []
+    names = [f"{count} calls of {name}" for name, count in seen.driver_calls.items()][:4]
     evidence = (
-        f"{calls} calls to cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the"
-        " driver in the loop."
+        f"{', '.join(names)} in {seen.steps} steps: the program goes to the driver for memory in"
+        " the loop."
     )
     if not often:
         evidence = (
             f"For {share:.0%} of the time the device was idle while the host was asking the driver"
-            " for memory, or giving it back"
+            f" for memory, or giving it back{': ' * bool(names)}{', '.join(names)}."
         )
-        names = [f"{name} ({count} calls)" for name, count in seen.driver_calls.items()]
-        evidence += f": {', '.join(names[:4])}." if names else "."
-    return [Detection(evidence, share, removal=Removal(causes=("allocation",)))]
+    return [
+        Detection(
+            evidence,
+            share,
+            advice=PIN_ONCE if all(map(HOST_MEMORY.search, seen.driver_calls)) else "",
+            removal=Removal(causes=("allocation",)),
+        )
+    ]

@@ -26,7 +26,7 @@ from bottleneck_lab.analysis.ranks.departures import Departures
 from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.wording import counted
 
-OUTGROWN_SHARE = 0.25
+OUTGROWN_SHARE = 0.2
 """Growth within the capture beyond this share of a device's peak: such a run ends before it is
 slow.
 """

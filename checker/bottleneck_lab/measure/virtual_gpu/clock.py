@@ -12,7 +12,19 @@ import msgspec
 
 from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic, GpuSpec
 
-Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "copy", "pin", "collect", "step", "range"]
+Kind = Literal[
+    "kernel",
+    "h2d",
+    "d2h",
+    "wait",
+    "launch",
+    "copy",
+    "pin",
+    "allocate",
+    "collect",
+    "step",
+    "range",
+]
 _OLDEST = 2
 """The generation whose collection looks at every object."""
 LOOP = "fixed charge of a step (modelled)"
@@ -169,11 +181,13 @@ class Clock:
         self.host_us += self.spec.pin_time_us(nbytes)
         self._record("pin", "", start, self.host_us, line, nbytes=nbytes)
 
-    def allocate(self, blocks: int) -> None:
+    def allocate(self, blocks: int, line: str) -> None:
         """Have the allocator ask the driver for more memory: the host waits for the stream, as in
         cudaMalloc, and then for the driver.
         """
+        start = self.host_us
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
+        self._record("allocate", "", start, self.host_us, line)
 
     def collect(self, generation: int, line: str) -> None:
         """Charge the host for a garbage collection that the program has run: of all objects

@@ -502,7 +502,7 @@ class Engine:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
         address = storage.data_ptr()
         if blocks := self.memory.hold(address, storage.nbytes()):
-            self.clock.allocate(blocks)
+            self.clock.allocate(blocks, split_lines(stack)[0])
         if address not in self._births:
             form, kib = form_of(tensor), storage.nbytes() / 1024
             if storage.nbytes() > tensor.nbytes:

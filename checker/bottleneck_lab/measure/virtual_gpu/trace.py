@@ -27,6 +27,7 @@ _CALLS = {
     "copy": "cudaMemcpyAsync",
     "wait": "cudaStreamSynchronize",
     "pin": "cudaHostAlloc",
+    "allocate": "cudaMalloc",
 }
 _STARTS = ("launch", "copy")
 _COPIES = {"h2d": "Memcpy HtoD ({} -> Device)", "d2h": "Memcpy DtoH (Device -> {})"}

@@ -18,6 +18,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_charge,
     describe_differences,
     describe_headline,
+    describe_kernels,
     describe_limits,
     describe_memory,
     describe_others,
@@ -97,6 +98,8 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
         often = describe_waits(comparison) if group == "sync" else ""
+        if group == "device":
+            often = describe_kernels(comparison)
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
         _print_changes(sheet, comparison, group, kernels)

@@ -124,7 +124,7 @@ def print_memory(
     step to step is a number.
     """
     if summary.memory:
-        sheet.heading("Memory held over time (the highest in each stretch of it)")
+        sheet.heading("Memory held over time (height: the most in a stretch, of the peak)")
     name_width = 22 if len(summary.ranks) > 1 else 10
     rows = []
     for use in summary.memory:

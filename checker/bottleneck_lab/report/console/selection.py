@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.time import CPU
+from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.selection import DeviceStretch, NamedTime, Selection, ThreadUse
 from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import group_alike
@@ -82,7 +83,7 @@ def _when(row: NamedTime) -> str:
     if row.rows == 1:
         return f" ({span})"
     # Many calls of operators are no stretch that anybody would mark, and their names are long.
-    longest = f", longest {span}" if row.kind == "range" else ""
+    longest = f", longest {span}" if row.kind == "range" or LINE.match(row.name) else ""
     return f" ({row.rows:,} times{longest})"
 
 

@@ -5,7 +5,7 @@ inside it, what to try.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from rich.console import Console
 
@@ -49,6 +49,7 @@ from bottleneck_lab.report.console.lists import (
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.memory_words import changes_between_steps
+from bottleneck_lab.trace.names import FIXED_PRICE
 
 EMULATED_KERNEL = "emulated: "
 """How the names of kernels begin that stand for operators in a trace of the virtual GPU."""
@@ -66,17 +67,14 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     parts = wall_parts(summary.devices)
     _print_title(sheet, summary)
     if summary.of_memory:
-        print_memory(sheet, summary)
+        _print_memory_first(sheet, summary)
+        if not whole:
+            return
     lead = None if summary.blind or summary.of_memory else leading_part(parts)
     if summary.cpu_only and lead and lead.key == "compute":
         lead = None  # the operators in it have a list of their own below
     # How near operators come to a ceiling is no matter where the device mostly waits.
     rates = whole or summary.cpu_only or lead is None or lead.key == "compute"
-    if summary.of_memory:
-        if not summary.blind:
-            print_findings(sheet, summary)
-        sheet.blank()
-        sheet.line(capture_words.OF_TIME, indent=1)
     # Without causes there is no second part.
     _print_parts(sheet, summary, parts, number="1  " if lead else "")
     _print_strips(sheet, summary)
@@ -120,6 +118,16 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
             indent=1,
             style="dim",
         )
+
+
+def _print_memory_first(sheet: Sheet, summary: Summary) -> None:
+    """Print what a lab about memory asks for."""
+    print_memory(sheet, summary)
+    if not summary.blind:
+        print_findings(sheet, summary)
+    sheet.blank()
+    for text in (capture_words.OF_TIME, capture_words.BLIND * summary.blind):
+        sheet.line(text, indent=1)
 
 
 def render_top(summary: Summary, rest: str, console: Console) -> None:
@@ -463,11 +471,14 @@ def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
     waiting = {row.line for row in summary.syncs}
     after = capture_words.AFTER_A_WAIT if idle.cause == "synchronisation" else ""
     return [
-        (
-            f"{name}{after}" if LINE.match(name) and name not in waiting else name,
-            ns,
-            summary.code.get(name, ""),
-        )
+        (f"{name}{after * _waits_for_nothing(name, waiting)}", ns, summary.code.get(name, ""))
         for name, ns in times.items()
         if ns
     ]
+
+
+def _waits_for_nothing(name: str, waiting: Container[str]) -> bool:
+    """Return True for a line that is not among those `waiting`, and for a price of the host's
+    model.
+    """
+    return bool(FIXED_PRICE.search(name) or (LINE.match(name) and name not in waiting))

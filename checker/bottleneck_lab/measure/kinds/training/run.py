@@ -31,6 +31,8 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
             f"{line}: this pinned buffer was overwritten before anything had waited for the copy;"
             " a check fails that"
         )
+    if status and modelled.steps:
+        on_line(f"the script ended in step {modelled.steps}")
     if status == 0 and modelled.steps > figures.WARM_UP_STEPS:
         on_line(
             f"{figures.step_time_us(modelled) / 1000:.2f} ms per step, at most"

@@ -1,0 +1,51 @@
+"""What a step comes to without some of its lines, by the answer to the question `budget`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bottleneck_lab.analysis.host.lines import LINE, without_folders
+from bottleneck_lab.analysis.query import QueryResult
+from bottleneck_lab.errors import UsageError
+
+NOW, SUM = "a step now, with waits", "sum"
+
+
+def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
+    """Return what is left of both sums without these lines, each given as `31` or `train.py:31`,
+    and the gain if nothing waited. Raises UsageError for a line that is not in the answer.
+    """
+    rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
+    parts = list(dict.fromkeys(part for line in lines for part in _parts_of(line, rows)))
+    host, device = (
+        rows[SUM][side] - sum(rows[part][side] or 0.0 for part in parts)
+        for side in ("host_ms", "device_ms")
+    )
+    longer, now = max(host, device), rows[NOW]["host_ms"]
+    names = " and ".join(without_folders(part).partition(":")[0] for part in parts)
+    return (
+        f"Without {names}: {host:.4g} ms on the host and {device:.4g} ms on the device. If nothing"
+        f" waited, and nothing else came in their place: about {now:.4g} ms / {longer:.4g} ms ="
+        f" {now / longer:.2f}x."
+    )
+
+
+def _parts_of(line: str, rows: dict[str, dict[str, float]]) -> list[str]:
+    """Return the parts of the answer that are this line, of whichever file if none is given."""
+    file, _, number = line.rpartition(":")
+    found = [
+        part
+        for part in rows
+        if (match := LINE.match(without_folders(part)))
+        and match[2] == number
+        and file in ("", match[1])
+    ]
+    if not found:
+        there = [f"{m[1]}:{m[2]}" for part in rows if (m := LINE.match(without_folders(part)))]
+        raise UsageError(
+            f"No line {line} starts or waits for anything in a step.",
+            f"`--without` takes one of these: {', '.join(there)}."
+            if there
+            else "`lab profile --stack` records lines.",
+        )
+    return found
