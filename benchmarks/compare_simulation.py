@@ -39,6 +39,7 @@ SUMMARY: Any = SimpleNamespace(
     cpu_only=False,
     operators=[],
     kernels=[],
+    launches=[],
     steps=[None],
     findings=[],
     memory=[],

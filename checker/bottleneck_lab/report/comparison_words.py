@@ -112,7 +112,7 @@ def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
     elif 1 / ratio > 1 + MEMORY_TOLERATED:
         outcome, what = "worse", "More memory"
     before, after = map(words.format_bytes, peaks)
-    if before == after:
+    if before == after and ratio != 1:
         before, after = (f"{peak / 1024:,.0f} KiB" for peak in peaks)
     return [f"{what} at the peak: {before} → {after} ({ratio:.2f}x)", speed], outcome
 

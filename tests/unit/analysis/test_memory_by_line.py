@@ -249,10 +249,12 @@ def test_what_the_steps_add_is_a_part_of_the_peak(tmp_path: Path) -> None:
         ("512 B", "at the start"),
         (
             "4.0 MiB",
-            "left by the 4 steps before the last: 80% of the peak, 1.0 MiB more each step in the"
-            " long run",
+            "kept for good by the 4 steps before the last: 80% of the peak, 1.0 MiB more each step",
         ),
-        ("1.0 MiB", "besides, freed at the end of a step or steps later"),
+        (
+            "1,023.5 KiB",
+            "besides: what a step needs for itself, and what is freed only steps later",
+        ),
         ("5.0 MiB", "at the peak"),
     ]
     assert describe_regular_fall(use) == (

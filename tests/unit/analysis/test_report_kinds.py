@@ -346,7 +346,7 @@ def test_calls_that_allocate_from_the_driver_are_named(make, tmp_path):
             run.python(900.0)
             run.add("cuda_runtime", "cudaMalloc", start, 900.0)
     churn = finding(summarise_run(tmp_path, run), "allocator-churn")
-    assert "cudaMalloc (18 calls), cudaFree (6 calls)" in churn.evidence
+    assert "18 calls of cudaMalloc, 6 calls of cudaFree" in churn.evidence
 
 
 def test_a_step_with_an_evaluation_in_it_does_other_work(make, tmp_path):
@@ -448,3 +448,17 @@ def test_a_copy_that_is_slow_to_begin_waits_and_does_not_copy(make, tmp_path, la
     shares = idle_shares(summary)
     assert shares[cause] == pytest.approx((late_us - staged_us) / step_us, abs=0.02)
     assert summary.quality.reliable == (cause == "copy")
+
+
+def test_a_batch_that_is_pinned_in_the_loop_is_to_be_pinned_ahead(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for _ in run.steps(6):
+        run.operator("aten::mm", "gemm_tensorop", 300.0)
+        for _ in range(2):
+            start = run.host
+            run.python(900.0)
+            run.add("cuda_runtime", "cudaHostAlloc", start, 900.0)
+    churn = finding(summarise_run(tmp_path, run), "allocator-churn")
+    assert "12 calls of cudaHostAlloc" in churn.evidence
+    assert "pin batches ahead" in churn.advice
+    assert "empty_cache" not in churn.advice

@@ -1,0 +1,47 @@
+"""What is left of a step's budget without some lines."""
+
+import pytest
+
+from bottleneck_lab.analysis.query import QueryResult
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.budget import describe_without
+
+COLUMNS = ["part", "launches", "host_ms", "host_us_each", "device_ms"]
+ANSWER = QueryResult(
+    COLUMNS,
+    [
+        ["/home/ada/train.py(31): train", 78.0, 1.5, 20.0, 0.25],
+        ["recipe.py(31): forward", 30.0, 0.5, 20.0, 2.0],
+        ["train.py(32): train", None, 1.0, None, None],
+        ["fixed charge of a step (modelled)", None, 0.9, None, None],
+        ["sum", 108.0, 4.0, None, 3.0],
+        ["a step now, with waits", None, 7.0, None, 7.0],
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["train.py:31"], "Without train.py(31): 2.5 ms on the host and 2.75 ms on the device."),
+        (
+            ["train.py:31", "32"],
+            "Without train.py(31) and train.py(32): 1.5 ms on the host and 2.75 ms on the device.",
+        ),
+        (["31"], "Without train.py(31) and recipe.py(31): 2 ms on the host and 0.75 ms"),
+    ],
+)
+def test_both_sums_are_without_the_lines(lines, says):
+    assert describe_without(ANSWER, lines).startswith(says)
+
+
+def test_the_gain_is_that_of_the_longer_sum():
+    assert describe_without(ANSWER, ["train.py:31"]).endswith("about 7 ms / 2.75 ms = 2.55x.")
+
+
+def test_a_line_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(UsageError, match="No line 40") as refused:
+        describe_without(ANSWER, ["40"])
+    assert "train.py:31, recipe.py:31, train.py:32" in refused.value.remedy
+    with pytest.raises(UsageError, match=r"No line recipe\.py:32"):
+        describe_without(ANSWER, ["recipe.py:32"])
