@@ -53,7 +53,7 @@ def training_rows(lab: Lab) -> Iterator[list[str]]:
         "script",
         "ms per step",
         "against the shipped",
-        "launches per step",
+        "kernels per step",
         f"waits in {interval} steps",
         *(["peak MiB", "growth KiB per step"] if of_memory else []),
     ]
