@@ -262,9 +262,9 @@ QUESTIONS = (
         """,
         notes="Means over all steps and ranks. Host and device work at the same time: if nothing"
         " waited, a step would take about as long as the longer of the two sums. Kernels and copies"
-        " of a backward count for the line of the forward, or on an emulated device for the line"
-        " that calls it. Other lines, what was launched before these steps and what no line starts"
-        " are the rest.",
+        " of a backward count for the line of the forward; on an emulated device, for the line that"
+        " calls it. The rest: other lines, what no line starts, and what was launched before these"
+        " steps, whose host time is not in them.",
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",
@@ -327,8 +327,9 @@ QUESTIONS = (
         WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
         GROUP BY runtime.name ORDER BY idle_ms DESC
         """,
-        notes="Percent: of the time from a device's first work to its last, or of the marked steps."
-        " One call may have several stretches of idle time, or none.",
+        notes="Idle time after a wait, until the host has started work again, is in no call."
+        " Percent: of the time from a device's first work to its last, or of the marked steps. One"
+        " call may have several stretches of idle time, or none.",
     ),
     Question(
         "waits",

@@ -490,6 +490,6 @@ def _explain_first_commitment(workspace: Workspace) -> None:
         if each.kind in ("target", "mechanism") or (wrong and each.kind == "correctness")
     ]
     if limits:
-        say("\nA check also asks for this:")
+        say("\nA check also asks for:")
     for limit in limits:
         say(f"  {describe_criterion(limit)}", hang=2)

@@ -129,7 +129,7 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="LINE",
-        help="ask budget: what is left without this line, such as 31 or train.py:31; repeatable.",
+        help="ask budget: what is left without these lines: 31, 13-18 or train.py:31; repeatable.",
     ),
 ]
 Export = Annotated[

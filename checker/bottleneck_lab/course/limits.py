@@ -27,7 +27,8 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
     for each in spec.criteria:
         figure, limit = figures.get(each.id, math.nan), each.target
         if limit is not None and figure > CLEARLY * limit:
-            shown = format_figure(figure, each.unit, limit)
+            counted = round(figure) if each.id == WAITS else figure
+            shown = format_figure(counted, each.unit, limit)
             where = "; `lab report --ask waits` names the lines" * (each.id == WAITS)
             missed.append(
                 f"{each.label}, {shown} (at most {format_limit(limit, each.unit)}{where})"

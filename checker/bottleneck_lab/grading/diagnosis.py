@@ -194,8 +194,7 @@ def stretch_rule(question: QuestionSpec, seen: CaptureFigures | None) -> str:
         least, most = (_format_ms(share * seen.span_ns) for share in (LEAST_STRETCH, MOST_STRETCH))
         length = f"that is {least} to {most} ms long"
     return (
-        f"Mark a stretch {length}, or the longest gap. At least {question.least:.0%} of it must"
-        " show what is asked for."
+        f"Mark a stretch {length}. At least {question.least:.0%} of it must show what is asked for."
     )
 
 

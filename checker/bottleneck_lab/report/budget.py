@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
@@ -12,8 +13,9 @@ NOW, SUM = "a step now, with waits", "sum"
 
 
 def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
-    """Return what is left of both sums without these lines, each given as `31` or `train.py:31`,
-    and the gain if nothing waited. Raises UsageError for a line that is not in the answer.
+    """Return what is left of both sums without these lines, each given as `31`, `13-18` or
+    `train.py:31`, and the gain if nothing waited. Raises UsageError for a line that is not in the
+    answer.
     """
     rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
     parts = list(dict.fromkeys(part for line in lines for part in _parts_of(line, rows)))
@@ -24,20 +26,30 @@ def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
     longer, now = max(host, device), rows[NOW]["host_ms"]
     names = " and ".join(without_folders(part).partition(":")[0] for part in parts)
     return (
-        f"Without {names}: {host:.4g} ms on the host and {device:.4g} ms on the device. If nothing"
-        f" waited, and nothing else came in their place: about {now:.4g} ms / {longer:.4g} ms ="
-        f" {now / longer:.2f}x."
+        f"Without {names}: {host:.4g} ms on the host and {device:.4g} ms on the device. With no"
+        f" wait left anywhere, and nothing in their place, a step is about {now:.4g} ms /"
+        f" {longer:.4g} ms = {now / longer:.2f}x as fast.{_price(rows)}"
+    )
+
+
+def _price(rows: dict[str, dict[str, float]]) -> str:
+    """Return what a launch in place of others costs the host, as the launches of the answer do."""
+    each = [row["host_us_each"] for row in rows.values() if row["host_us_each"]]
+    return (
+        f" Each launch in their place costs the host about {median(each):.3g} µs." if each else ""
     )
 
 
 def _parts_of(line: str, rows: dict[str, dict[str, float]]) -> list[str]:
     """Return the parts of the answer that are this line, of whichever file if none is given."""
-    file, _, number = line.rpartition(":")
+    file, _, numbers = line.rpartition(":")
+    first, _, last = numbers.partition("-")
+    wanted = range(int(first), int(last or first) + 1) if (first + last).isdecimal() else range(0)
     found = [
         part
         for part in rows
         if (match := LINE.match(without_folders(part)))
-        and match[2] == number
+        and int(match[2]) in wanted
         and file in ("", match[1])
     ]
     if not found:

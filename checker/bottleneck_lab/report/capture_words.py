@@ -129,8 +129,8 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
     return (
-        f"Modelled charges are prices of the host's model{what}. They show where the device has run"
-        " dry, and gains given here assume that they stay."
+        f"Modelled charges are fixed costs that the host's model has{what}. They cannot be"
+        " optimised away: gains given here keep them."
     )
 
 
@@ -270,9 +270,7 @@ def main_findings(summary: Summary) -> list[Finding]:
 def describe_beside(summary: Summary) -> str:
     """Name the findings that a report is not about; empty if there are none."""
     main = main_findings(summary)
-    named = "; ".join(
-        f"{each.title} ({describe_gain(each)})" for each in summary.findings if each not in main
-    )
+    named = "; ".join(each.title for each in summary.findings if each not in main)
     if not named:
         return ""
     sentence = f"Of time, which this lab doesn't ask for: {named}."

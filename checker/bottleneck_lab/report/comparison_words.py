@@ -379,8 +379,10 @@ def _still(comparison: Comparison, id_: str, title: str) -> str:
         max((each.growth_bytes_per_step[side] for each in comparison.memory), default=0)
         for side in (0, 1)
     )
-    if id_ != "memory-growth" or grows <= 0:
+    if id_ != "memory-growth":
         return title
+    if grows <= 0:
+        return f"{title} (it no longer does)"
     how = "still by" if id_ in comparison.findings_gone else "now by"
     if abs(grows - grown) < MEMORY_TOLERATED * grown:
         how = "as before by"

@@ -130,11 +130,12 @@ def describe_regular_fall(use: MemoryUse) -> str:
         return ""
     # Between two falls, memory rises in all steps but the one in which it falls.
     added_bytes = (use.growth_bytes_per_step * period + use.fall_bytes) // (period - 1)
-    fall, added = _as_printed(use.fall_bytes), _as_printed(added_bytes)
+    fall, added, growth = map(_as_printed, (use.fall_bytes, added_bytes, use.growth_bytes_per_step))
     return (
-        f"Once in {period} steps it falls by {words.format_bytes(fall)}: about"
-        f" {words.format_bytes(fall + added)} of earlier steps are freed, and that step adds"
-        f" {words.format_bytes(added)}."
+        f"A step adds about {words.format_bytes(added)}: {words.format_bytes(growth)} for good, and"
+        f" {words.format_bytes(added - growth)} that is freed later. Once in {period} steps"
+        f" {words.format_bytes(fall + added)} are freed at once, so that memory falls by"
+        f" {words.format_bytes(fall)}."
     )
 
 

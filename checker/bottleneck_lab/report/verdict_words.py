@@ -14,7 +14,7 @@ import msgspec
 from bottleneck_lab.analysis.comparing.comparability import VERSIONS, format_version
 from bottleneck_lab.catalog import criterion_label, recorded_lab
 from bottleneck_lab.catalog.spec import CriterionSpec
-from bottleneck_lab.grading.calibration import describe_factor
+from bottleneck_lab.grading.calibration import RIGHT, describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import (
     OPEN_BECAUSE,
@@ -187,6 +187,9 @@ def _finite(figure: float | None) -> float | None:
     return None
 
 
+GO_ON = "If you meant to change more, go on: each check is compared anew."
+
+
 def describe_prediction(verdict: Verdict) -> str:
     """Compare predicted and measured gain; empty without a prediction.
 
@@ -224,19 +227,23 @@ def describe_prediction(verdict: Verdict) -> str:
         compared = f"{prediction} and measured {measured:.2f}x: {near}."
     else:
         compared = f"{prediction}; this attempt ran {measured:.2f}x as fast."
-    return " ".join([compared, *_describe_limit(verdict)])
+    return " ".join([compared, *_remark(verdict)])
 
 
-def _describe_limit(verdict: Verdict) -> list[str]:
+def _remark(verdict: Verdict) -> list[str]:
     """Return why no larger gain could be measured, where a check has such a limit and the
-    prediction was above it.
+    prediction was above it; else, after a pass that gained less than was predicted, that one may go
+    on.
     """
     lab, prediction = recorded_lab(verdict.lab), verdict.prediction
     most = lab and check_ceiling(lab, verdict.device)
-    if not most or prediction is None:
+    if prediction is None:
         return []
     largest = max(prediction.predicted, prediction.corrected)
-    return [describe_check_ceiling(most)] if largest > _ROUNDED_UP * most else []
+    if most and largest > _ROUNDED_UP * most:
+        return [describe_check_ceiling(most)]
+    passed = verdict.outcome is Outcome.PASS
+    return [GO_ON] if passed and prediction.predicted > RIGHT * (prediction.measured or 0) else []
 
 
 _ROUNDED_UP = 1.01

@@ -293,8 +293,8 @@ def test_a_stretch_says_once_what_ranks_did_alike(draw):
     text = draw(render_selection, Selection(0, 100, devices, threads), timeline)
     assert "ranks 0-2, devices 0-2: computing 80%, 80 ns; idle 20%, 20 ns (longest 20 ns)" in text
     assert "rank 3, device 3: computing 100%" in text
-    assert "ranks 0-3, server: busy 100%" in text
-    assert "\n rank 0, server: busy 100%" in text
+    assert "ranks 0-3, server: at work or waiting 100%" in text
+    assert "\n rank 0, server: at work or waiting 100%" in text
 
 
 def test_no_cause_of_idle_time_is_cut_in_a_terminal_of_80_columns():
@@ -452,7 +452,7 @@ def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_p
     assert "Where most time is lost" not in text
     assert "First finding: Memory grows from step to step (memory, not time)." in text
     words_ = " ".join(text.split())
-    assert f"this lab doesn't ask for: {slow.title} (at most 2.00x)." in words_
+    assert f"this lab doesn't ask for: {slow.title}." in words_
     assert slow.advice not in words_
     assert "Findings, costliest first" not in text
 
@@ -467,7 +467,7 @@ def test_in_a_lab_about_memory_no_finding_of_time_is_the_headline(draw):
     assert "Costliest finding" not in text
     assert "Shares and gains are of the time" not in text
     assert REMEDIES_LATER not in text
-    beside = f"Of time, which this lab doesn't ask for: {slow.title} (at most 2.00x)."
+    beside = f"Of time, which this lab doesn't ask for: {slow.title}."
     assert f"Findings No finding is about memory. {beside}" in text
     section = re.sub("<[^>]*>", " ", findings_section(summary)).replace("&#x27;", "'")
     assert section.split() == f"Findings No finding is about memory. {beside}".split()
@@ -785,7 +785,9 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     devices, shares = [replace(use, gap_causes=causes)], {price: 0.1, "data": 0.05}
     summary = replace(summary, devices=devices, lines=lines, range_shares=shares)
     whole = draw(partial(render_summary, whole=True), summary)
-    explained = f"Modelled charges are prices of the host's model ('{price}', for a step's Python"
+    explained = (
+        f"Modelled charges are fixed costs that the host's model has ('{price}', for a step's"
+    )
     assert " ".join(whole.split()).count(explained) == 1
     blind = draw(render_summary, replace(summary, blind=True, modelled_host=True))
     assert " ".join(blind.split()).count(explained) == 1

@@ -80,7 +80,7 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
     [
         (2.0, 2.01, "right on the mark."),
         (1.8, 1.65, "close, too high by a factor of 1.09."),
-        (3.0, 1.5, "too high by a factor of 2.00."),
+        (3.0, 1.5, f"too high by a factor of 2.00. {verdict_words.GO_ON}"),
         (1.0, 2.0, "too low by a factor of 2.00."),
         (2.0, None, "You predicted 2.00x."),
     ],

@@ -117,7 +117,7 @@ def _print_threads(
     use, ranks = same[0], ""
     if len(timeline.ranks) > 1:
         ranks = f"{words.name_several('rank', [each.rank for each in same])}, "
-    busy = f"busy {words.format_share(use.busy_ns / length)}"
+    busy = f"at work or waiting {words.format_share(use.busy_ns / length)}"
     sheet.line(f"{ranks}{_thread_name(use, timeline)}: {busy}", indent=1, style="bold")
     for row in use.names:
         name, kind = short_name(row.name), f", {row.kind}"
