@@ -278,7 +278,7 @@ def test_the_limits_of_a_stretch_are_the_same_where_it_is_asked_for_and_where_it
     assert misplaced_stretch("1-10.09 ms", capture) is None, "0.0025 ms above the exact limit"
     assert "0.2% to 10% of the capture." in stretch_rule(WHERE, None)
     long = CaptureFigures({}, 13_000_000_000, lambda _: {})
-    assert "26 to 1,300 ms long," in stretch_rule(WHERE, long), "not 1.3e+03"
+    assert "26 to 1,300 ms long." in stretch_rule(WHERE, long), "not 1.3e+03"
     assert "mark at most 1,300 ms." in (misplaced_stretch("1-4 s", long) or "")
     assert "At least 80% of it must" in stretch_rule(WHERE, None), "a whole gap may be less"
 
