@@ -255,6 +255,18 @@ def test_a_script_s_own_loader_has_the_steps_that_the_recipe_s_would_have() -> N
     assert len([*own]) == 3
 
 
+def test_batches_that_were_gathered_first_are_stepped_through_in_a_short_capture_too() -> None:
+    noted: list[object] = []
+
+    def note(samples: int, **_: bool) -> None:
+        noted.append(samples)
+
+    with child._marked_steps(3, lambda: noted.append("pass"), note, 2):
+        gathered = [*DataLoader(range(6), 2)]
+        assert len([*DataLoader(gathered, batch_size=None)]) == 2
+    assert noted == ["pass", 2, 2, "pass", 2, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "loads"),
     [

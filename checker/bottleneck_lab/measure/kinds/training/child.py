@@ -270,7 +270,8 @@ def _marked_steps(
         with torch.random.fork_rng(devices=[]):
             batches = iterate(loader)
         length = len(loader) if hasattr(loader.dataset, "__len__") else None
-        return _marked(loader, batches) if length == count else batches
+        # Of batches that a script has gathered there are as many as it got.
+        return _marked(loader, batches) if length and length in (count, most) else batches
 
     def _marked(loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
         begin_pass()
