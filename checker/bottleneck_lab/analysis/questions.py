@@ -317,15 +317,23 @@ QUESTIONS = (
         "idle-in-calls",
         "While a device was idle, which calls that copy or wait was the host in, and for how long?",
         f"""
-        SELECT runtime.name, count(*) AS stretches,
-               sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun))) / 1e6 AS idle_ms,
-               100.0 * sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun)))
-                 / (SELECT sum(duration) FROM recorded) AS percent
-        FROM {_ONCE.format("runtime").replace("thread, name", "rank, name")} AS runtime
-        CROSS JOIN idle
-          ON idle.rank = runtime.rank AND idle.start < runtime.end AND idle.end > runtime.start
-        WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
-        GROUP BY runtime.name ORDER BY idle_ms DESC
+        SELECT name, stretches, idle_ms, percent FROM (
+            SELECT 1 AS part, 'all idle time' AS name, count(*) AS stretches,
+                   sum(duration) / 1e6 AS idle_ms,
+                   100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+            FROM idle HAVING EXISTS (SELECT 1 FROM runtime)
+            UNION ALL
+            SELECT 2 AS part, runtime.name, count(*) AS stretches,
+                   sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun))) / 1e6
+                     AS idle_ms,
+                   100.0 * sum(max(0, min(idle.end, runtime.end) - max(idle.start, begun)))
+                     / (SELECT sum(duration) FROM recorded) AS percent
+            FROM {_ONCE.format("runtime").replace("thread, name", "rank, name")} AS runtime
+            CROSS JOIN idle
+              ON idle.rank = runtime.rank AND idle.start < runtime.end AND idle.end > runtime.start
+            WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
+            GROUP BY runtime.name)
+        ORDER BY part, idle_ms DESC
         """,
         notes="Idle time after a wait, until the host has started work again, is in no call."
         " Percent: of the time from a device's first work to its last, or of the marked steps. One"

@@ -26,9 +26,10 @@ def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
     longer, now = max(host, device), rows[NOW]["host_ms"]
     names = " and ".join(without_folders(part).partition(":")[0] for part in parts)
     return (
-        f"Without {names}: {host:.4g} ms on the host and {device:.4g} ms on the device. With no"
-        f" wait left anywhere, and nothing in their place, a step is about {now:.4g} ms /"
-        f" {longer:.4g} ms = {now / longer:.2f}x as fast.{_price(rows)}"
+        f"Without {names}, the sums are {host:.4g} ms on the host and {device:.4g} ms on the"
+        f" device. With no wait left anywhere, and nothing in their place, a step is about"
+        f" {now:.4g} ms / {longer:.4g} ms = {now / longer:.2f}x as fast. That leaves out the waits"
+        f" of all lines, so it is not what these lines gain alone.{_price(rows)}"
     )
 
 

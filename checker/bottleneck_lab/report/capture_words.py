@@ -298,6 +298,17 @@ def describe_wait(row: SyncRow) -> str:
     return f"{row.line or row.caused_by or row.name}{f', {part}for {what}' if what else ''}"
 
 
+def describe_waiting_line(summary: Summary) -> str:
+    """Name the line with most of the waits that empty the queue; empty where no lines are known."""
+    calls: dict[str, float] = {}
+    for row in summary.syncs:
+        calls[row.line] = calls.get(row.line, 0.0) + row.calls_per_step
+    line = max(calls, key=lambda each: calls[each], default="")
+    if not line or not summary.steps:
+        return ""
+    return f"Of {sum(calls.values()):.3g} waits a step, {calls[line]:.3g} are on {line}."
+
+
 def explain_waits(rows: Sequence[SyncRow]) -> str:
     """Say that the device works during most of the host's waits; "" where it does not."""
     works = 2 * sum(row.busy_ns for row in rows) > sum(row.total_ns for row in rows)

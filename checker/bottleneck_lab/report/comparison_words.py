@@ -51,12 +51,12 @@ MEASURES = (
 )
 
 _FINDINGS = {
-    "findings_gone": "No longer costly enough to be a finding",
-    "findings_new": "Now a finding, since it takes more or the rest takes less",
+    "findings_gone": "Gone, or too small now to be a finding",
+    "findings_new": "New as a finding: it takes more, or the rest takes less",
 }
 """Words for the findings in each of these fields of a comparison."""
 
-_LEAST_FALL = 0.01
+_LEAST_FALL = 0.3
 """A fall of memory below this part (0-1) of the peak is none to compare."""
 
 _FINDINGS_OF_TWO = {
@@ -613,7 +613,8 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
                     "cannot tell" if hidden else text
                     for hidden, text in zip(change.hides_growth, (before, after), strict=True)
                 )
-            least = _LEAST_FALL * max(change.peak_bytes) if sizes is change.fall_bytes else 0
+            falls = sizes is change.fall_bytes and not any(change.hides_growth)
+            least = _LEAST_FALL * max(change.peak_bytes) if falls else 0
             if max(sizes) > least and {before, after} - {"cannot tell", words.format_bytes(0)}:
                 rows.append(((before, after, what, change.device < 0), change))
     several = len({change.rank for change in comparison.memory}) > 1

@@ -116,7 +116,9 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
         map(_as_printed, (use.first_bytes, added_bytes))
     )
     if later_bytes > SMALL * use.peak_bytes:
-        later = "besides: what a step needs for itself, and what is freed only steps later"
+        later = "besides: what a step needs for itself"
+        if use.fall_bytes > SMALL * use.peak_bytes:
+            later += ", and what is freed only steps later"
         parts.append((words.format_bytes(later_bytes), later))
     return [*parts, ends[1]]
 
@@ -130,12 +132,12 @@ def describe_regular_fall(use: MemoryUse) -> str:
         return ""
     # Between two falls, memory rises in all steps but the one in which it falls.
     added_bytes = (use.growth_bytes_per_step * period + use.fall_bytes) // (period - 1)
-    fall, added, growth = map(_as_printed, (use.fall_bytes, added_bytes, use.growth_bytes_per_step))
+    later_bytes = added_bytes - use.growth_bytes_per_step
     return (
-        f"A step adds about {words.format_bytes(added)}: {words.format_bytes(growth)} for good, and"
-        f" {words.format_bytes(added - growth)} that is freed later. Once in {period} steps"
-        f" {words.format_bytes(fall + added)} are freed at once, so that memory falls by"
-        f" {words.format_bytes(fall)}."
+        f"A step adds about {words.format_bytes(added_bytes)}: {describe_growth(use)} for good, and"
+        f" {words.format_bytes(later_bytes)} that is freed later. Once in {period} steps about"
+        f" {words.format_bytes(use.fall_bytes + added_bytes)} are freed; less what that step adds,"
+        f" memory falls by {words.format_bytes(use.fall_bytes)}."
     )
 
 

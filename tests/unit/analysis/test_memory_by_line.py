@@ -259,7 +259,7 @@ def test_what_the_steps_add_is_a_part_of_the_peak(tmp_path: Path) -> None:
     ]
     assert describe_regular_fall(use) == (
         "A step adds about 2.5 MiB: 1.0 MiB for good, and 1.5 MiB that is freed later. Once in 2"
-        " steps 3.0 MiB are freed at once, so that memory falls by 512.0 KiB."
+        " steps about 3.0 MiB are freed; less what that step adds, memory falls by 512.0 KiB."
     )
     assert describe_regular_fall(replace(use, period_steps=0)) == ""
     assert describe_regular_fall(replace(use, fall_bytes=use.peak_bytes)) == ""

@@ -23,13 +23,16 @@ ANSWER = QueryResult(
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["train.py:31"], "Without train.py(31): 2.5 ms on the host and 2.75 ms on the device."),
+        (
+            ["train.py:31"],
+            "Without train.py(31), the sums are 2.5 ms on the host and 2.75 ms on the device.",
+        ),
         (
             ["train.py:31", "32"],
-            "Without train.py(31) and train.py(32): 1.5 ms on the host and 2.75 ms on the device.",
+            "Without train.py(31) and train.py(32), the sums are 1.5 ms on the host and 2.75 ms on",
         ),
-        (["31"], "Without train.py(31) and recipe.py(31): 2 ms on the host and 0.75 ms"),
-        (["train.py:30-40"], "Without train.py(31) and train.py(32): 1.5 ms on the host"),
+        (["31"], "Without train.py(31) and recipe.py(31), the sums are 2 ms on the host"),
+        (["train.py:30-40"], "Without train.py(31) and train.py(32), the sums are 1.5 ms"),
     ],
 )
 def test_both_sums_are_without_the_lines(lines, says):

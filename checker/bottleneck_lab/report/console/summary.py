@@ -333,6 +333,8 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     beside = describe_side_by_side(summary)
     if beside and lead.key == "compute":
         sheet.line(beside, indent=2)
+    if lead.cause == "synchronisation":
+        sheet.line(capture_words.describe_waiting_line(summary), indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
