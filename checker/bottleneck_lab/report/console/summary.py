@@ -5,7 +5,7 @@ inside it, what to try.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -49,7 +49,6 @@ from bottleneck_lab.report.console.lists import (
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.memory_words import changes_between_steps
-from bottleneck_lab.trace.names import FIXED_PRICE
 
 EMULATED_KERNEL = "emulated: "
 """How the names of kernels begin that stand for operators in a trace of the virtual GPU."""
@@ -473,14 +472,11 @@ def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
     waiting = {row.line for row in summary.syncs}
     after = capture_words.AFTER_A_WAIT if idle.cause == "synchronisation" else ""
     return [
-        (f"{name}{after * _waits_for_nothing(name, waiting)}", ns, summary.code.get(name, ""))
+        (
+            f"{name}{after}" if LINE.match(name) and name not in waiting else name,
+            ns,
+            summary.code.get(name, ""),
+        )
         for name, ns in times.items()
         if ns
     ]
-
-
-def _waits_for_nothing(name: str, waiting: Container[str]) -> bool:
-    """Return True for a line that is not among those `waiting`, and for a price of the host's
-    model.
-    """
-    return bool(FIXED_PRICE.search(name) or (LINE.match(name) and name not in waiting))
