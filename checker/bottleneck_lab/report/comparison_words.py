@@ -413,7 +413,16 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     )
 
 
-def describe_waits(comparison: Comparison) -> str:
+def describe_often(comparison: Comparison, group: str) -> str:
+    """State what is counted beside the times of a group, before and after: the host's waits in a
+    step, or the kernels of one; empty for any other group.
+    """
+    if group == "sync":
+        return _describe_waits(comparison)
+    return _describe_kernels(comparison) if group == "device" else ""
+
+
+def _describe_waits(comparison: Comparison) -> str:
     """State how often the host waits in a step, before and after; empty where it never does."""
     waits = comparison.waits_per_step
     if not waits or not any(waits):
@@ -422,7 +431,7 @@ def describe_waits(comparison: Comparison) -> str:
     return f"{waits[0]:.3g} → {waits[1]:.3g} a {unit}"
 
 
-def describe_kernels(comparison: Comparison) -> str:
+def _describe_kernels(comparison: Comparison) -> str:
     """State how many kernels a device got in a step, before and after; empty where that is the
     same.
     """

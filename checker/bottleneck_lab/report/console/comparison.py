@@ -18,12 +18,11 @@ from bottleneck_lab.report.comparison_words import (
     describe_charge,
     describe_differences,
     describe_headline,
-    describe_kernels,
     describe_limits,
     describe_memory,
+    describe_often,
     describe_others,
     describe_samples,
-    describe_waits,
     format_between,
     format_change_time,
     format_ratio,
@@ -97,9 +96,7 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
     for group in groups:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
-        often = describe_waits(comparison) if group == "sync" else ""
-        if group == "device":
-            often = describe_kernels(comparison)
+        often = describe_often(comparison, group)
         if changes or often:
             sheet.heading(title + (f": {often}" if often else ""))
         _print_changes(sheet, comparison, group, kernels)

@@ -11,9 +11,9 @@ from bottleneck_lab.report.comparison_words import (
     describe_headline,
     describe_limits,
     describe_memory,
+    describe_often,
     describe_others,
     describe_samples,
-    describe_waits,
     format_between,
     format_change_time,
     format_ratio,
@@ -73,7 +73,7 @@ def comparison_section(comparison: Comparison) -> Section:
         others = describe_others(comparison, group, most=None)
         if others:
             rows.append(["others", *others, "", "", ""])
-        often = describe_waits(comparison) if group == "sync" else ""
+        often = describe_often(comparison, group)
         if rows:
             head = ["", "before", "after", "times as fast", "between", ""]
             between = head.index("between")
