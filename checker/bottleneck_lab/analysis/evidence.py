@@ -60,6 +60,7 @@ class Evidence(msgspec.Struct, frozen=True):
     step_ns: list[int] = []
     driver_calls: dict[str, int] = {}
     """How often the host asked the driver for memory or gave it back, by the calls' names."""
+    modelled_host: bool = False
     step_launches: list[int] = []
     """How many kernels each step launches, or on a CPU how many operators it calls."""
     settled_ns: list[int] = []

@@ -62,8 +62,6 @@ FINDINGS: tuple[FindingKind, ...] = (
         f"{idle.LOAD_AHEAD} {idle.ON_THE_DEVICE}.",
         "idle for input ≥ 10%",
         idle.late_input,
-        on_emulated=f"{idle.LOAD_AHEAD} {idle.ON_THE_DEVICE}. A modelled host has a price for each"
-        " way to load: the lab's README lists them.",
     ),
     FindingKind(
         "launch-bound",

@@ -414,6 +414,7 @@ def _evidence_of(timeline: Timeline, devices: _DeviceSide, roofline: Roofline) -
         collective_waits=devices.waits,
         what_if=devices.what_if,
         loader=find_loader(timeline, window),
+        modelled_host=is_host_modelled(timeline),
         world_size=timeline.world_size,
         compute_capabilities={
             (info.rank, info.index): float(info.compute_capability)

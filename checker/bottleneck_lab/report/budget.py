@@ -1,4 +1,4 @@
-"""What a step comes to without some of its lines, by the answer to the question `budget`."""
+"""The sums of a step without some of its lines, by the answer to the question `budget`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
 
+LEAST_LEFT = 1e-6
+"""Less than this part (0-1) of a step is what rounding leaves."""
 NOW, SUM = "a step now, with waits", "sum"
 
 
@@ -19,12 +21,15 @@ def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
     """
     rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
     parts = list(dict.fromkeys(part for line in lines for part in _parts_of(line, rows)))
+    # Without an accelerator, a step has no side of a device.
     host, device = (
-        rows[SUM][side] - sum(rows[part][side] or 0.0 for part in parts)
+        (rows[SUM][side] or 0.0) - sum(rows[part][side] or 0.0 for part in parts)
         for side in ("host_ms", "device_ms")
     )
     longer, now = max(host, device), rows[NOW]["host_ms"]
     names = " and ".join(without_folders(part).partition(":")[0] for part in parts)
+    if longer < LEAST_LEFT * now:
+        return f"Without {names}, nothing is left of a step."
     return (
         f"Without {names}, the sums are {host:.4g} ms on the host and {device:.4g} ms on the"
         f" device. With no wait left anywhere, and nothing in their place, a step is about"
@@ -45,15 +50,17 @@ def _parts_of(line: str, rows: dict[str, dict[str, float]]) -> list[str]:
     """Return the parts of the answer that are this line, of whichever file if none is given."""
     file, _, numbers = line.rpartition(":")
     first, _, last = numbers.partition("-")
-    wanted = range(int(first), int(last or first) + 1) if (first + last).isdecimal() else range(0)
-    found = [
+    wanted = range(0)
+    if first.isdecimal() and (last or first).isdecimal():
+        wanted = range(int(first), int(last or first) + 1)
+    parts = [
         part
         for part in rows
         if (match := LINE.match(without_folders(part)))
         and int(match[2]) in wanted
         and file in ("", match[1])
     ]
-    if not found:
+    if not parts:
         there = [f"{m[1]}:{m[2]}" for part in rows if (m := LINE.match(without_folders(part)))]
         raise UsageError(
             f"No line {line} starts or waits for anything in a step.",
@@ -61,4 +68,4 @@ def _parts_of(line: str, rows: dict[str, dict[str, float]]) -> list[str]:
             if there
             else "`lab profile --stack` records lines.",
         )
-    return found
+    return parts

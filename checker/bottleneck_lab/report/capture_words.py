@@ -45,7 +45,7 @@ PRICES = {
     "batch from a worker (modelled)": "for a batch that a loader's worker hands over, in place of"
     " loading it",
 }
-"""What the host's model charges for, by the names of its ranges."""
+"""The prices of the host's model, by the names of its ranges."""
 
 AFTER_A_WAIT = " (idle since a wait before it)"
 """Said of a line in whose time a device was idle because a line before it had waited."""

@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.breakdown import describe_side_by_side
 from bottleneck_lab.report.comparison_words import describe_samples
+from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.wording import list_numbers
 
 from .test_report_variants import (
@@ -462,3 +463,15 @@ def test_a_batch_that_is_pinned_in_the_loop_is_to_be_pinned_ahead(make, tmp_path
     assert "12 calls of cudaHostAlloc" in churn.evidence
     assert "pin batches ahead" in churn.advice
     assert "empty_cache" not in churn.advice
+
+
+@pytest.mark.parametrize("facts", [{}, {MODELLED_HOST: 1}], ids=["measured", "modelled"])
+def test_what_loading_costs_on_a_modelled_host_is_in_its_lab_s_readme(make, tmp_path, facts):
+    run = make.Program(jitter=0.0)
+    for _ in run.steps(6):
+        start = run.host
+        run.python(2000.0)
+        run.range("enumerate(DataLoader)#__next__", start)
+        run.operator("aten::mm", "gemm_tensorop", 300.0)
+    advice = finding(summarise_run(tmp_path, run, **facts), "input-starved").advice
+    assert ("the lab's README lists them" in advice) is bool(facts)

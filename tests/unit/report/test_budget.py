@@ -1,4 +1,4 @@
-"""What is left of a step's budget without some lines."""
+"""A step's budget without some of its lines."""
 
 import pytest
 
@@ -49,5 +49,19 @@ def test_a_line_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="No line 40") as refused:
         describe_without(ANSWER, ["40"])
     assert "train.py:31, recipe.py:31, train.py:32" in refused.value.remedy
-    with pytest.raises(UsageError, match=r"No line recipe\.py:32"):
-        describe_without(ANSWER, ["recipe.py:32"])
+    for line in ("recipe.py:32", "-31", "x"):
+        with pytest.raises(UsageError, match="No line "):
+            describe_without(ANSWER, [line])
+
+
+def test_without_an_accelerator_the_host_s_sum_alone_counts():
+    rows = [[*row[:4], None] for row in ANSWER.rows]
+    text = describe_without(QueryResult(COLUMNS, rows), ["train.py:31"])
+    assert "2.5 ms on the host and 0 ms on the device" in text
+    assert "7 ms / 2.5 ms = 2.80x" in text
+
+
+def test_without_all_of_its_lines_nothing_is_left_of_a_step():
+    whole = [ANSWER.rows[0], ["sum", *ANSWER.rows[0][1:]], ANSWER.rows[-1]]
+    text = describe_without(QueryResult(COLUMNS, whole), ["31"])
+    assert text == "Without train.py(31), nothing is left of a step."

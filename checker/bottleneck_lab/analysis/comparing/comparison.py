@@ -119,10 +119,11 @@ class Comparison(msgspec.Struct, frozen=True):
     whole runs.
     """
     waits_per_step: tuple[float, float] | None = None
-    kernels_per_step: tuple[float, float] | None = None
     """How often the host of a rank waits for the device in a step, before and after; None without
     steps.
     """
+    kernels_per_step: tuple[float, float] | None = None
+    """How many kernels all devices get in a step, before and after; None without steps."""
     ranks: int = 1
     """How many ranks the largest of the captures holds, which per-step figures are the mean of."""
     of_memory: bool = False

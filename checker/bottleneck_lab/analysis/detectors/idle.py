@@ -204,6 +204,8 @@ def late_input(seen: Evidence) -> list[Detection]:
         advice = f"{ahead}, and give the loader and the model separate cores."
     elif seen.serving:
         advice = f"{PREPARE_AHEAD}." if seen.emulated else f"{PREPARE_AHEAD}, {ON_THE_DEVICE}."
+    if seen.modelled_host:
+        advice += " This host has a price for each way to load: the lab's README lists them."
     if loader is not None and loader.crowded:
         advice = (
             f"Use fewer workers: {loader.workers} share {loader.cores} cores, and each takes time"
@@ -462,7 +464,7 @@ def driver_allocations(seen: Evidence) -> list[Detection]:
         Detection(
             evidence,
             share,
-            advice=PIN_ONCE if all(map(HOST_MEMORY.search, seen.driver_calls)) else "",
+            advice=PIN_ONCE if names and all(map(HOST_MEMORY.search, seen.driver_calls)) else "",
             removal=Removal(causes=("allocation",)),
         )
     ]
