@@ -197,9 +197,10 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis, and what helps against them
     after your first check. Elsewhere nothing is hidden.
     """
-    if without and ask != "budget":
+    if without and (ask != "budget" or json):
         raise UsageError(
-            "`--without` leaves lines out of the answer to one question.", "Add `--ask budget`."
+            "`--without` leaves lines out of the answer to one question, in a sentence.",
+            "Use it with `--ask budget` and without `--json`, whose rows a program subtracts.",
         )
     keep_freed()
     subject = _choose_subject(captures or [], example=example, recorded=recorded)
@@ -430,6 +431,7 @@ def _query(
     if json:
         print_json(result)
         return
+    left = describe_without(result, without) if without and result.rows else ""
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())
@@ -439,8 +441,8 @@ def _query(
     texts = [value for row in result.rows for value in row if isinstance(value, str)]
     code = code_of(subject.folder, texts) if question and subject.folder else {}
     render_query(result, console(), question, code)
-    if without:
-        say(describe_without(result, without), style="bold")
+    if left:
+        say(left, style="bold")
     if question and question.notes:
         say(question.notes, style="dim")
     if fixed := describe_fixed_prices(texts):

@@ -320,3 +320,16 @@ def test_the_host_of_a_cases_capture_is_modelled_and_its_report_ends_with_the_an
     shown = CliRunner().invoke(app, ["report", drawn.folder]).output
     assert "Findings" not in shown
     assert shown.rstrip().endswith("Next: lab case")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--without", "31"], ["--ask", "waits", "--without", "31"], ["--json", "--without", "31"]],
+)
+def test_lines_are_left_out_of_a_printed_budget_alone(options):
+    if "--json" in options:
+        options = ["--ask", "budget", *options]
+    trace = str(CAPTURES / "synthetic-launch.json.gz")
+    answer = CliRunner().invoke(app, ["report", trace, *options])
+    assert isinstance(answer.exception, UsageError)
+    assert answer.stdout == ""
