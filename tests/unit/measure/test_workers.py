@@ -1,5 +1,6 @@
 """The limits of a worker, each shown by a learner's file that tries to exceed it."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -113,8 +114,11 @@ def test_a_held_worker_starts_and_loads_no_code_before_it_may(context):
 
 def test_a_held_worker_that_is_gone_before_its_code_loads_is_not_that_codes_fault(context):
     with start(context, "", wait=False, options=[HELD]) as session:
-        session.worker.process.kill()
-        session.worker.process.wait()
+        # Not its supervisor: a sandbox that is still setting up may outlive that.
+        while session.worker.process.poll() is None:
+            for descendant in session.worker.tree():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    descendant.kill()
         with pytest.raises(VerifierFault, match="before it loaded the code to check"):
             session.begin()
 
