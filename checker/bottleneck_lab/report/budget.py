@@ -8,6 +8,7 @@ from statistics import median
 from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.wording import list_numbers
 
 LEAST_LEFT = 1e-6
 """Less than this part (0-1) of a step is what rounding leaves."""
@@ -15,27 +16,54 @@ NOW, SUM = "a step now, with waits", "sum"
 
 
 def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
-    """Return what is left of both sums without these lines, each given as `31`, `13-18` or
-    `train.py:31`, and the gain if nothing waited. Raises UsageError for a line that is not in the
-    answer.
+    """Return what these lines take, each given as `31`, `13-18` or `train.py:31`, and below it what
+    is left of both sums without them, and the gain if nothing waited. Raises UsageError for a line
+    that is not in the answer.
     """
     rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
     parts = list(dict.fromkeys(part for line in lines for part in _parts_of(line, rows)))
-    # Without an accelerator, a step has no side of a device.
-    host, device = (
-        (rows[SUM][side] or 0.0) - sum(rows[part][side] or 0.0 for part in parts)
-        for side in ("host_ms", "device_ms")
-    )
+    taken, whole = _add_up(rows, parts), _add_up(rows, [SUM])
+    host, device = (whole[side] - taken[side] for side in ("host_ms", "device_ms"))
     longer, now = max(host, device), rows[NOW]["host_ms"]
-    names = " and ".join(without_folders(part).partition(":")[0] for part in parts)
+    out = f"In a step, {_describe_lines(parts, taken)}."
     if longer < LEAST_LEFT * now:
-        return f"Without {names}, nothing is left of a step."
+        return f"{out} Without these lines, nothing is left of it."
     return (
-        f"Without {names}, the sums are {host:.4g} ms on the host and {device:.4g} ms on the"
-        f" device. With no wait left anywhere, and nothing in their place, a step is about"
-        f" {now:.4g} ms / {longer:.4g} ms = {now / longer:.2f}x as fast. That leaves out the waits"
-        f" of all lines, so it is not what these lines gain alone.{_price(rows)}"
+        f"{out}{_price(rows)} What follows leaves out the waits of all lines, so it is not what"
+        f" these lines gain alone.\nWithout these lines, and with nothing in their place, the sums"
+        f" are {host:.4g} ms on the host and {device:.4g} ms on the device. With no wait left"
+        f" anywhere a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
+        f" {now / longer:.2f} times as fast."
     )
+
+
+def _add_up(rows: dict[str, dict[str, float]], parts: Sequence[str]) -> dict[str, float]:
+    """Return the sums of these parts' launches, and of their times on the host and the device.
+
+    Without an accelerator, a step has neither launches nor a side of a device.
+    """
+    return {
+        column: sum(rows[part][column] or 0.0 for part in parts)
+        for column in ("launches", "host_ms", "device_ms")
+    }
+
+
+def _describe_lines(parts: Sequence[str], taken: dict[str, float]) -> str:
+    """Return the lines that these parts are, by their file, with what they take of a step."""
+    numbers: dict[str, set[int]] = {}
+    for part in parts:
+        if match := LINE.match(without_folders(part)):
+            numbers.setdefault(match[1], set()).add(int(match[2]))
+    names = " and ".join(
+        f"line{'s' * (len(each) > 1)} {list_numbers(sorted(each))} of {file}"
+        for file, each in numbers.items()
+    )
+    verb = "is" if sum(map(len, numbers.values())) == 1 else "are"
+    host, launches = f"{taken['host_ms']:.4g} ms on the host", f"{round(taken['launches'], 1):,g}"
+    if not taken["launches"]:
+        return f"{names} {verb} {host}"
+    noun = "launch" if launches == "1" else "launches"
+    return f"{names} {verb} {launches} {noun}, {host} and {taken['device_ms']:.4g} ms on the device"
 
 
 def _price(rows: dict[str, dict[str, float]]) -> str:
