@@ -42,7 +42,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
-from bottleneck_lab.report.budget import describe_without
+from bottleneck_lab.report.budget import describe_change
 from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
@@ -132,6 +132,15 @@ Without = Annotated[
         help="ask budget: what is left without these lines: 31, 13-18 or train.py:31; repeatable.",
     ),
 ]
+With = Annotated[
+    int | None,
+    typer.Option(
+        "--with",
+        metavar="N",
+        min=1,
+        help="ask budget: count this many launches of your own, in place of the lines left out.",
+    ),
+]
 Export = Annotated[
     Path | None,
     typer.Option(
@@ -182,6 +191,7 @@ def command(
     query: Query = None,
     ask: Ask = None,
     without: Without = None,
+    with_: With = None,
     limit_s: LimitS = TIME_LIMIT_S,
     export: Export = None,
     at: At = None,
@@ -197,10 +207,11 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis, and what helps against them
     after your first check. Elsewhere nothing is hidden.
     """
-    if without and (ask != "budget" or json):
+    if (without or with_) and (ask != "budget" or json):
         raise UsageError(
-            "`--without` leaves lines out of the answer to one question, in a sentence.",
-            "Use it with `--ask budget` and without `--json`, whose rows a program subtracts.",
+            f"`{'--without' if without else '--with'}` changes the answer to one question, in a"
+            " sentence.",
+            "Use it with `--ask budget` and without `--json`, whose rows a program adds up.",
         )
     keep_freed()
     subject = _choose_subject(captures or [], example=example, recorded=recorded)
@@ -225,7 +236,8 @@ def command(
         find_export(target).write(full_report(subject), target)
         say(f"Written to {target}")
     elif query or ask:
-        _query(subject, query or find_question(ask or ""), without or [], limit_s, json=json)
+        change = without or [], with_ or 0
+        _query(subject, query or find_question(ask or ""), change, limit_s, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
     else:
@@ -417,11 +429,16 @@ def _parse_stretch(text: str, timeline: Timeline) -> Window:
 
 
 def _query(
-    subject: Subject, query_: str | Question, without: list[str], limit_s: float, *, json: bool
+    subject: Subject,
+    query_: str | Question,
+    change: tuple[list[str], int],
+    limit_s: float,
+    *,
+    json: bool,
 ) -> None:
     """Print the rows of a SELECT, or of a ready question below what it asks and above its notes,
-    with kernels by their short names, to fit a terminal; of a budget also what is left `without`
-    some lines.
+    with kernels by their short names, to fit a terminal; of a budget also what a `change` makes of
+    it: lines to leave out, and how many launches to add.
     """
     question = query_ if isinstance(query_, Question) else None
     if isinstance(query_, Question):
@@ -431,7 +448,7 @@ def _query(
     if json:
         print_json(result)
         return
-    left = describe_without(result, without) if without and result.rows else ""
+    changed = describe_change(result, *change) if any(change) and result.rows else ""
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())
@@ -441,8 +458,8 @@ def _query(
     texts = [value for row in result.rows for value in row if isinstance(value, str)]
     code = code_of(subject.folder, texts) if question and subject.folder else {}
     render_query(result, console(), question, code)
-    if left:
-        say(left, style="bold")
+    if changed:
+        say(changed, style="bold")
     if question and question.notes:
         say(question.notes, style="dim")
     if fixed := describe_fixed_prices(texts):

@@ -1,4 +1,4 @@
-"""The sums of a step without some of its lines, by the answer to the question `budget`."""
+"""The sums of a step with other launches in place of some lines, by the answer to `budget`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,51 @@ from statistics import median
 from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.wording import list_numbers
+from bottleneck_lab.wording import counted, list_numbers
 
 LEAST_LEFT = 1e-6
 """Less than this part (0-1) of a step is what rounding leaves."""
 NOW, SUM = "a step now, with waits", "sum"
 
 
-def describe_without(answer: QueryResult, lines: Sequence[str]) -> str:
-    """Return what these lines take, each given as `31`, `13-18` or `train.py:31`, and below it what
-    is left of both sums without them, and the gain if nothing waited. Raises UsageError for a line
-    that is not in the answer.
+def describe_change(answer: QueryResult, lines: Sequence[str], launches: int = 0) -> str:
+    """Return what these lines take, each given as `31`, `13-18` or `train.py:31`, and below it both
+    sums without them and with so many launches in their place, and the gain if nothing waited.
+
+    Raises UsageError for a line that is not in the answer, and for launches where none has a price.
     """
     rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
     parts = list(dict.fromkeys(part for line in lines for part in _parts_of(line, rows)))
-    taken, whole = _add_up(rows, parts), _add_up(rows, [SUM])
-    host, device = (whole[side] - taken[side] for side in ("host_ms", "device_ms"))
+    taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
+    if launches and not each_us:
+        raise UsageError(
+            "`--with` counts launches at what one costs the host here, and no line of this capture"
+            " launches anything on a device.",
+            "Leave it out: `--without` needs no price.",
+        )
+    host = whole["host_ms"] - taken["host_ms"] + launches * each_us / 1e3
+    device = whole["device_ms"] - taken["device_ms"]
     longer, now = max(host, device), rows[NOW]["host_ms"]
-    out = f"In a step, {_describe_lines(parts, taken)}."
+    out = f"In a step, {_describe_lines(parts, taken)}. " if parts else ""
     if longer < LEAST_LEFT * now:
-        return f"{out} Without these lines, nothing is left of it."
+        return f"{out}Without these lines, nothing is left of it."
+    change, price, more = "Without these lines, and with nothing in their place,", "", ""
+    if launches:
+        count = counted(launches, "launch", "launches")
+        place = (
+            f"Without these lines, and with {count} in their place"
+            if parts
+            else f"With {count} more"
+        )
+        change = f"{place}, {each_us:.3g} µs of the host each,"
+        more = f" plus what {'this launch takes' if launches == 1 else 'these launches take'} there"
+    elif each_us:
+        price = f"Each launch in their place costs the host about {each_us:.3g} µs. "
     return (
-        f"{out}{_price(rows)} What follows leaves out the waits of all lines, so it is not what"
-        f" these lines gain alone.\nWithout these lines, and with nothing in their place, the sums"
-        f" are {host:.4g} ms on the host and {device:.4g} ms on the device. With no wait left"
-        f" anywhere a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
-        f" {now / longer:.2f} times as fast."
+        f"{out}{price}What follows leaves out the waits of all lines, so it is not what this change"
+        f" gains alone.\n{change} the sums are {host:.4g} ms on the host and {device:.4g} ms on the"
+        f" device{more}. With no wait left anywhere a step takes about {longer:.4g} ms instead of"
+        f" {now:.4g} ms: {now / longer:.2f} times as fast."
     )
 
 
@@ -66,12 +85,10 @@ def _describe_lines(parts: Sequence[str], taken: dict[str, float]) -> str:
     return f"{names} {verb} {launches} {noun}, {host} and {taken['device_ms']:.4g} ms on the device"
 
 
-def _price(rows: dict[str, dict[str, float]]) -> str:
-    """Return what a launch in place of others costs the host, as the launches of the answer do."""
+def _price_us(rows: dict[str, dict[str, float]]) -> float:
+    """Return what a launch of the answer costs the host (µs); 0 where nothing is launched."""
     each = [row["host_us_each"] for row in rows.values() if row["host_us_each"]]
-    return (
-        f" Each launch in their place costs the host about {median(each):.3g} µs." if each else ""
-    )
+    return median(each) if each else 0.0
 
 
 def _parts_of(line: str, rows: dict[str, dict[str, float]]) -> list[str]:

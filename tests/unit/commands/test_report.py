@@ -322,14 +322,36 @@ def test_the_host_of_a_cases_capture_is_modelled_and_its_report_ends_with_the_an
     assert shown.rstrip().endswith("Next: lab case")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--without", "31"], ["--ask", "waits", "--without", "31"], ["--json", "--without", "31"]],
-)
-def test_lines_are_left_out_of_a_printed_budget_alone(options):
-    if "--json" in options:
-        options = ["--ask", "budget", *options]
+@pytest.mark.parametrize("change", [["--without", "31"], ["--with", "3"]])
+@pytest.mark.parametrize("options", [[], ["--ask", "waits"], ["--ask", "budget", "--json"]])
+def test_a_printed_budget_alone_can_be_changed(options, change):
     trace = str(CAPTURES / "synthetic-launch.json.gz")
-    answer = CliRunner().invoke(app, ["report", trace, *options])
+    answer = CliRunner().invoke(app, ["report", trace, *options, *change])
     assert isinstance(answer.exception, UsageError)
+    assert str(answer.exception).startswith(f"`{change[0]}` changes the answer to one question")
     assert answer.stdout == ""
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_launches_are_counted_in_a_budget_that_has_any(tmp_path, accelerated):
+    """A step of 100 µs: line 9 launches a kernel in 30, and a CPU alone launches none."""
+    row = {"ph": "X", "pid": 1, "tid": 1}
+    events = [
+        {**row, "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 100},
+        {**row, "cat": "python_function", "name": "train.py(9): step", "ts": 10, "dur": 30},
+        {**row, "cat": "cpu_op", "name": "aten::mm", "ts": 11, "dur": 20},
+        {**row, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 12, "dur": 8},
+        {**row, "cat": "kernel", "name": "gemm", "ts": 30, "dur": 30, "tid": 7},
+    ]
+    events[1]["tid"] = f"{LINES_OF}1"
+    events[3]["args"] = {"correlation": 1}
+    events[4]["args"] = {"device": 0, "stream": 7, "correlation": 1}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": events if accelerated else events[:3]}))
+    change = ["--without", "9", "--with", "2"]
+    answer = CliRunner().invoke(app, ["report", str(trace), "--ask", "budget", *change])
+    if accelerated:
+        assert "the sums are 0.13 ms on the host and 0 ms on the device" in answer.stdout
+    else:
+        assert isinstance(answer.exception, UsageError)
+        assert answer.stdout == ""

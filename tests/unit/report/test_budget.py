@@ -1,10 +1,10 @@
-"""A step's budget without some of its lines."""
+"""A step's budget without some of its lines, and with launches in their place."""
 
 import pytest
 
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.report.budget import describe_without
+from bottleneck_lab.report.budget import describe_change
 
 COLUMNS = ["part", "launches", "host_ms", "host_us_each", "device_ms"]
 ANSWER = QueryResult(
@@ -51,7 +51,7 @@ ANSWER = QueryResult(
     ],
 )
 def test_what_lines_take_is_told_before_the_sums_without_them(lines, taken, left):
-    text = describe_without(ANSWER, lines)
+    text = describe_change(ANSWER, lines)
     assert text.startswith(f"In a step, {taken}")
     below = text.partition("\n")[2]
     assert below.startswith(
@@ -60,30 +60,56 @@ def test_what_lines_take_is_told_before_the_sums_without_them(lines, taken, left
 
 
 def test_the_gain_is_that_of_the_longer_sum():
-    text = describe_without(ANSWER, ["train.py:31"])
+    text = describe_change(ANSWER, ["train.py:31"])
     assert text.endswith(
         "With no wait left anywhere a step takes about 2.75 ms instead of 7 ms: 2.55 times as fast."
     )
     assert "Each launch in their place costs the host about 20 µs." in text
 
 
+def test_launches_in_place_of_lines_cost_what_one_costs_here():
+    text = describe_change(ANSWER, ["31"], 3)
+    assert (
+        "Without these lines, and with 3 launches in their place, 20 µs of the host each, the sums"
+        " are 2.06 ms on the host and 0.75 ms on the device plus what these launches take there."
+    ) in text
+    assert text.endswith("a step takes about 2.06 ms instead of 7 ms: 3.40 times as fast.")
+    assert "Each launch in their place" not in text
+    assert "leaves out the waits of all lines" in text
+
+
+def test_launches_are_counted_with_all_lines_left():
+    first, _, below = describe_change(ANSWER, [], 1).partition("\n")
+    assert first.startswith("What follows leaves out the waits of all lines")
+    assert below.startswith(
+        "With 1 launch more, 20 µs of the host each, the sums are 4.02 ms on the host and 3 ms on"
+        " the device plus what this launch takes there."
+    )
+
+
+def test_launches_are_refused_where_none_has_a_price():
+    rows = [[part, None, host, None, None] for part, _, host, *_ in ANSWER.rows]
+    with pytest.raises(UsageError, match="no line of this capture launches anything on a device"):
+        describe_change(QueryResult(COLUMNS, rows), ["train.py:31"], 3)
+
+
 def test_a_line_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="No line 40") as refused:
-        describe_without(ANSWER, ["40"])
+        describe_change(ANSWER, ["40"])
     assert "train.py:31, recipe.py:31, train.py:32" in refused.value.remedy
     for line in ("recipe.py:32", "-31", "x"):
         with pytest.raises(UsageError, match="No line "):
-            describe_without(ANSWER, [line])
+            describe_change(ANSWER, [line])
 
 
 def test_without_an_accelerator_the_host_s_sum_alone_counts():
     rows = [[*row[:4], None] for row in ANSWER.rows]
-    text = describe_without(QueryResult(COLUMNS, rows), ["train.py:31"])
+    text = describe_change(QueryResult(COLUMNS, rows), ["train.py:31"])
     assert "2.5 ms on the host and 0 ms on the device" in text
     assert "2.5 ms instead of 7 ms: 2.80 times" in text
 
 
 def test_without_all_of_its_lines_nothing_is_left_of_a_step():
     whole = [ANSWER.rows[0], ["sum", *ANSWER.rows[0][1:]], ANSWER.rows[-1]]
-    text = describe_without(QueryResult(COLUMNS, whole), ["31"])
+    text = describe_change(QueryResult(COLUMNS, whole), ["31"])
     assert text.endswith("Without these lines, nothing is left of it.")
