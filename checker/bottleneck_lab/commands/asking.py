@@ -10,7 +10,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.ui import note, say
-from bottleneck_lab.course.diagnosing import require_committable
+from bottleneck_lab.course.diagnosing import require_committable, write_out_choices
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import (
     describe_choices,
@@ -88,6 +88,7 @@ def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
     """Say that a check commits the answers in diagnosis.toml, where nothing is committed yet; at a
     terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.
     """
+    write_out_choices(workspace)
     record = load_record(workspace)
     is_first = hides_causes(workspace.lab, record)
     if not is_first or form_problems(workspace.lab.spec.questions, load_answers(workspace.root)):

@@ -34,6 +34,7 @@ from bottleneck_lab.course.diagnosing import (
     refused_answers,
     require_committable,
     where_to_look,
+    write_out_choices,
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import (
@@ -110,6 +111,7 @@ def command(
     if reveal:
         _reveal(workspace, yes=yes)
         return
+    write_out_choices(workspace)
     questions = workspace.lab.spec.questions
     if not json and _lacks_capture(workspace):
         say("You have no capture yet, and some answers are read from one: `lab profile` makes it.")

@@ -17,13 +17,29 @@ from bottleneck_lab.course.captures import (
     read_timeline,
 )
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import form_problems
+from bottleneck_lab.grading.answers import form_problems, read_answer
 from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import Record, commit, questions_of
-from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
+from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_diagnosis
+
+
+def write_out_choices(workspace: Workspace) -> None:
+    """Write each choice in diagnosis.toml out that stands there as `lab diagnose -a` takes it: by
+    its number, or by how it begins. Raises UsageError for a file that cannot be edited.
+    """
+    answers, whole = load_answers(workspace.root), dict[str, Answer]()
+    for question in workspace.lab.spec.questions:
+        given = answers.get(question.id)
+        if question.type != "choice" or not is_given(given):
+            continue
+        choice = read_answer(question, str(given))
+        if choice in question.choices and choice != given:
+            whole[question.id] = choice
+    if whole:
+        save_answers(workspace, whole)
 
 
 def misplaced_answers(
@@ -159,6 +175,7 @@ def require_diagnosis(workspace: Workspace, record: Record) -> Record:
     `record` is the workspace's, as just loaded. Raises UsageError if the diagnosis cannot be
     graded.
     """
+    write_out_choices(workspace)
     questions = questions_of(workspace.lab, record)
     answers = load_answers(workspace.root)
     wrong = form_problems(questions, answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -110,6 +111,37 @@ def test_a_refused_command_leaves_nothing_that_a_check_would_commit(workspace):
     assert load_answers(workspace.root)["where"] == "10-20 ms"
     assert diagnose("where=10-20").exit_code == 0
     assert len(load_record(workspace).commitments) == 1, "the same stretch, in ms like its unit"
+
+
+@pytest.mark.parametrize("given", ["3", '"3"', '"norms"', "'NORMS: the'  # found by hand"])
+def test_a_choice_in_the_file_may_be_short_as_one_given_to_the_command(workspace, given):
+    """And the file keeps it in full, whichever command reads it first."""
+    norms = workspace.lab.spec.questions[0].choices[2]
+    file = workspace.root / "diagnosis.toml"
+    assert diagnose("cause=norms").exit_code == 0
+    whole, line = file.read_text(), f"cause = {json.dumps(norms)}"
+    for reads in (
+        diagnose,
+        lambda: confirm_first_diagnosis(workspace, json=True),
+        lambda: require_diagnosis(workspace, load_record(workspace)),
+    ):
+        file.write_text(whole.replace(line, f"cause = {given}"))
+        assert load_answers(workspace.root)["cause"] != norms
+        with suppress(UsageError):  # other questions are still open
+            reads()
+        assert load_answers(workspace.root)["cause"] == norms
+        assert ("found by hand" in file.read_text()) == ("found by hand" in given)
+
+
+def test_a_choice_in_the_file_that_could_be_several_is_refused_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    lab = find_lab("forecaster-out-of-memory")
+    started, _ = start_workspace(lab, tmp_path / "work", "virtual")
+    monkeypatch.chdir(started.root)
+    save_answers(started, {"cause": "the training"})
+    shown = " ".join(diagnose().output.split())
+    assert "'the training' fits the training states of all steps" in shown
+    assert load_answers(started.root)["cause"] == "the training"
 
 
 def test_a_prediction_above_what_a_check_measures_is_remarked_on(tmp_path, monkeypatch):
