@@ -179,7 +179,10 @@ All = Annotated[
     bool,
     typer.Option(
         "--all",
-        help="In the terminal, also list ranges, copies, kernels and gaps once causes are shown.",
+        help=(
+            "In the terminal, also list ranges, copies, kernels and gaps once causes are shown, and"
+            " waits and copies that take next to no time."
+        ),
     ),
 ]
 

@@ -54,6 +54,8 @@ EMULATED_KERNEL = "emulated: "
 """How the names of kernels begin that stand for operators in a trace of the virtual GPU."""
 _ALL_BUSY = 0.95
 """Share of the time with work from which gaps are no evidence of anything."""
+_HARDLY = 0.005
+"""Waits, or copies, that take less than this share (0-1) of the wall time together are one line."""
 _MARK_COLUMNS = 5
 _MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
@@ -78,12 +80,12 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     _print_parts(sheet, summary, parts, number="1  " if lead else "")
     _print_strips(sheet, summary)
     if summary.blind:
-        _print_evidence(sheet, summary)
+        _print_evidence(sheet, summary, whole=whole)
     elif lead:
         _print_biggest(sheet, summary, lead)
-        _print_inside(sheet, summary, lead)
+        _print_inside(sheet, summary, lead, whole=whole)
     if whole and not summary.blind:
-        _print_evidence(sheet, summary)
+        _print_evidence(sheet, summary, whole=True)
     if not summary.of_memory:
         print_memory(sheet, summary, steady=whole)
     print_workers(sheet, summary)
@@ -247,7 +249,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
     sheet.path(f"{'steps':{name_width}} {''.join(marks).rstrip()}", indent=2)
 
 
-def _print_evidence(sheet: Sheet, summary: Summary) -> None:
+def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
     """Print the evidence to look for causes in: a step's ranges, the longest gaps, waits and
     copies, without comment.
     """
@@ -262,11 +264,8 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     if summary.blind:
         _print_fixed_prices(sheet, [name for name, _, _ in ranges])
     if summary.blind or summary.of_memory:  # else they stand below the largest block
-        _print_waits(sheet, summary)
-    copies = [
-        (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
-    ]
-    _print_list(sheet, summary, "Copies, by share of the wall time", copies)
+        _print_waits(sheet, summary, whole=whole)
+    _print_copies(sheet, summary, whole=whole)
     if summary.kernels and _kernels_are_operators(summary):
         sheet.heading("Kernels (emulated: each is one of the operators below)")
     else:
@@ -288,6 +287,19 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         ((number, use, gap) for number, (use, gap) in enumerate(gaps, start=1)),
         TOP,
     )
+
+
+def _print_copies(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
+    """Print what was copied, or in one line that copies took next to nothing, unless `whole`."""
+    copies = [
+        (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
+    ]
+    share = sum(ns for _, ns in copies) / _wall_ns(summary)
+    if copies and share < _HARDLY and not whole:
+        sheet.blank()
+        sheet.line(f"Copies took {words.format_share(share)} of the wall time.")
+        return
+    _print_list(sheet, summary, "Copies, by share of the wall time", copies)
 
 
 def _print_list(
@@ -322,7 +334,7 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
         sheet.line(line, indent=3)
 
 
-def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
+def _print_inside(sheet: Sheet, summary: Summary, lead: Part, *, whole: bool) -> None:
     sheet.heading("3  What is inside it, by share of the wall time")
     rows = _inside(summary, lead)
     if lead.cause and summary.lines and not summary.cpu_only:
@@ -347,15 +359,23 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
     if lead.key == "communication":
         print_late_ranks(sheet, summary)
     # A few waits may be all that is left of a cause.
-    _print_waits(sheet, summary)
+    _print_waits(sheet, summary, whole=whole)
 
 
-def _print_waits(sheet: Sheet, summary: Summary) -> None:
-    """Print where the host waited, and that the device works meanwhile, if it does."""
-    if not summary.syncs:
+def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
+    """Print where the host waited, and that the device works meanwhile, if it does; or in one line
+    that it hardly waited, unless `whole`.
+    """
+    waits = _waits(summary)
+    if not waits:
+        return
+    waited = sum(ns for _, ns, _ in waits) / _wall_ns(summary)
+    if waited < _HARDLY and not whole:
+        little = f"The host hardly waited for the device: {words.format_share(waited)}"
+        sheet.blank()
+        sheet.line(f"{little} of the wall time.")
         return
     sheet.heading(capture_words.WAITED)
-    waits = _waits(summary)
     for name, ns, code in waits[:TOP]:
         share = ns / _wall_ns(summary)
         sheet.ranked(name, share, words.format_duration(ns), code, wrapped=True)
