@@ -293,8 +293,16 @@ def test_a_stretch_says_once_what_ranks_did_alike(draw):
     text = draw(render_selection, Selection(0, 100, devices, threads), timeline)
     assert "ranks 0-2, devices 0-2: computing 80%, 80 ns; idle 20%, 20 ns (longest 20 ns)" in text
     assert "rank 3, device 3: computing 100%" in text
-    assert "ranks 0-3, server: at work or waiting 100%" in text
-    assert "\n rank 0, server: at work or waiting 100%" in text
+    assert "\n ranks 0-3, server\n" in text
+    assert "\n rank 0, server\n" in text
+
+
+def test_a_thread_has_a_share_of_a_stretch_where_it_is_not_all_of_it(draw):
+    timeline = SimpleNamespace(ranks=(0,), threads=[SimpleNamespace(name="main", pid=1, tid=1)])
+    for busy_ns, line in ((99_960, " main"), (82_300, " main: at work or waiting 82.3%")):
+        use = ThreadUse(0, 0, busy_ns, [])
+        text = draw(render_selection, Selection(0, 100_000, [], [use]), timeline)
+        assert text.splitlines()[-1] == line
 
 
 def test_no_cause_of_idle_time_is_cut_in_a_terminal_of_80_columns():

@@ -113,12 +113,16 @@ def _thread_name(use: ThreadUse, timeline: Timeline) -> str:
 def _print_threads(
     sheet: Sheet, same: Sequence[ThreadUse], timeline: Timeline, length: int
 ) -> None:
-    """Print what a thread did, on every rank that it did the same on."""
+    """Print what a thread did, on every rank that it did the same on; its share of the stretch
+    where it is not all of it.
+    """
     use, ranks = same[0], ""
     if len(timeline.ranks) > 1:
         ranks = f"{words.name_several('rank', [each.rank for each in same])}, "
-    busy = f"at work or waiting {words.format_share(use.busy_ns / length)}"
-    sheet.line(f"{ranks}{_thread_name(use, timeline)}: {busy}", indent=1, style="bold")
+    thread, busy = f"{ranks}{_thread_name(use, timeline)}", words.format_share(use.busy_ns / length)
+    if busy != "100%":
+        thread += f": at work or waiting {busy}"
+    sheet.line(thread, indent=1, style="bold")
     for row in use.names:
         name, kind = short_name(row.name), f", {row.kind}"
         _print_named(sheet, name, kind, row.time_ns, _when(row), length)
