@@ -182,6 +182,20 @@ def describe_differences(comparison: Comparison) -> list[str]:
     return [*notes, *lines, verdict]
 
 
+def describe_unreliable(comparison: Comparison) -> list[str]:
+    """State why a capture is unreliable, and what to do; empty where all are reliable."""
+    if comparison.reliable:
+        return []
+    sides = {reason.partition(":")[0] for reason in comparison.reasons}
+    again = "both versions"
+    if len(sides) == 1:
+        again = "the old version" if "before" in sides else "the new version"
+    return [
+        *(f"Unreliable, because {reason}." for reason in comparison.reasons),
+        f"Nothing can be concluded from an unreliable capture: record {again} again.",
+    ]
+
+
 def _describe_flop(comparison: Comparison) -> list[str]:
     """State that calls of an operator do other work than before, by their shapes."""
     each = comparison.flop_per_call

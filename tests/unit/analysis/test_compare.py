@@ -28,6 +28,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_others,
     describe_samples,
     describe_speedup,
+    describe_unreliable,
     format_between,
     format_ratio,
     judge_change,
@@ -105,6 +106,27 @@ def test_no_finding_is_gone_where_none_could_be_made(timeline_of):
     lacking = replace(other, summary=summary)
     assert compare(before, lacking).findings_gone == {}
     assert compare(lacking, before).findings_new == {}
+
+
+@pytest.mark.parametrize(("unreliable", "version"), [("before", "old"), ("after", "new")])
+def test_an_unreliable_capture_tells_neither_faster_nor_slower(timeline_of, unreliable, version):
+    """Not of any part: which of them lacks what was lost is not known."""
+    sides = {"before": observe(timeline_of("input", steps=12))}
+    sides["after"] = observe(timeline_of("healthy", steps=12))
+    assert compare(sides["before"], sides["after"]).outcome == "better"
+    summary, lost = sides[unreliable].summary, "1 of 12 steps hold no event"
+    quality = msgspec.structs.replace(summary.quality, reliable=False, reasons=[lost])
+    sides[unreliable] = replace(
+        sides[unreliable], summary=msgspec.structs.replace(summary, quality=quality)
+    )
+    result = compare(sides["before"], sides["after"])
+    assert result.outcome == "cannot tell"
+    assert {change.outcome for change in result.changes} == {"cannot tell"}
+    assert describe_speedup(result).startswith("Cannot tell: ")
+    assert describe_unreliable(result) == [
+        f"Unreliable, because {unreliable}: {lost}.",
+        f"Nothing can be concluded from an unreliable capture: record the {version} version again.",
+    ]
 
 
 def test_the_same_program_twice_is_the_same(timeline_of):

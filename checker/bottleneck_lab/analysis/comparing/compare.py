@@ -119,6 +119,9 @@ def _compare(before: Side, after: Side) -> Comparison:
     same_code = not repeats and is_same_code(
         each.conditions for each in (*old, *new) if each.conditions
     )
+    reliable = all(each.summary.quality.reliable for each in (*old, *new))
+    if not reliable:
+        changes = [msgspec.structs.replace(each, outcome="cannot tell") for each in changes]
     changes = [_withheld(differences, change, same_code=same_code) for change in changes]
     batches = _batches_per_step(old), _batches_per_step(new)
     if not _alike(*batches):
@@ -137,7 +140,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         few=few,
         emulated=any(o.summary.emulated for o in (*old, *new)),
         cpu_only=all(o.summary.cpu_only for o in (*old, *new)),
-        reliable=all(o.summary.quality.reliable for o in (*old, *new)),
+        reliable=reliable,
         reasons=_reasons(old, new),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
         findings_gone={} if host_only else _findings_alone(old, new),

@@ -88,10 +88,11 @@ class Comparison(msgspec.Struct, frozen=True):
     few for an interval at the level asked for. `repeats`: all times of host and devices are
     modelled, and the same in every run, so that even a few steps can be judged by their means.
 
-    `differences`: what differs beside the code; while there is any, nothing is called the same, and
-    under other settings nothing faster or slower. `unit`: what `speedup` compares the time of: a
-    step, an image that a server answered, one's own kernels in reports of ncu, or without any of
-    these the whole recording. `memory` is of
+    `reasons`: what makes a capture unreliable, after `before: ` or `after: `; then nothing can be
+    told of anything. `differences`: what differs beside the code; while there is any, nothing is
+    called the same, and under other settings nothing faster or slower. `unit`: what `speedup`
+    compares the time of: a step, an image that a server answered, one's own kernels in reports of
+    ncu, or without any of these the whole recording. `memory` is of
     devices whose allocations every capture holds.
     """
 

@@ -23,6 +23,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_often,
     describe_others,
     describe_samples,
+    describe_unreliable,
     format_between,
     format_change_time,
     format_ratio,
@@ -64,8 +65,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     sheet.rule(style)
     if comparison.emulated:
         sheet.line(words.EMULATED, indent=1, style="yellow")
-    for reason in comparison.reasons:
-        sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    for line in describe_unreliable(comparison):
+        sheet.line(line, indent=1, lead="! ", style="bold red")
     if comparison.measures:
         return  # none of its parts is better or worse; the page and the JSON have them all
     for line in describe_samples(comparison):

@@ -14,6 +14,7 @@ from bottleneck_lab.report.comparison_words import (
     describe_often,
     describe_others,
     describe_samples,
+    describe_unreliable,
     format_between,
     format_change_time,
     format_ratio,
@@ -42,10 +43,9 @@ _STYLES = {
 
 def comparison_section(comparison: Comparison) -> Section:
     """Render before and after, by what the time went to."""
-    doubts = [tag("p", line, class_="warning") for line in describe_differences(comparison)]
-    doubts += [
-        tag("p", f"Unreliable, because {reason}.", class_="warning")
-        for reason in comparison.reasons
+    doubts = [
+        tag("p", line, class_="warning")
+        for line in (*describe_differences(comparison), *describe_unreliable(comparison))
     ]
     kernels = kernel_labels(comparison)
     tables = []
