@@ -35,17 +35,13 @@ def describe_change(answer: QueryResult, lines: Sequence[str], launches: int = 0
     longer, now = max(host, device), rows[NOW]["host_ms"]
     out = f"In a step, {_describe_lines(parts, taken)}. " if parts else ""
     if longer < LEAST_LEFT * now:
-        return f"{out}Without these lines, nothing is left of it."
-    change, price, more = "Without these lines, and with nothing in their place,", "", ""
+        return f"{out}Without that, nothing is left of the step."
+    change, price, more = "Without that, and with nothing in its place,", "", ""
     if launches:
         count = counted(launches, "launch", "launches")
-        place = (
-            f"Without these lines, and with {count} in their place"
-            if parts
-            else f"With {count} more"
-        )
+        place = f"Without that, and with {count} in its place" if parts else f"With {count} more"
         change = f"{place}, {each_us:.3g} µs of the host each,"
-        more = f" plus what {'this launch takes' if launches == 1 else 'these launches take'} there"
+        more = ", plus what your own code takes there"
     elif each_us:
         price = f"Each launch in their place costs the host about {each_us:.3g} µs. "
     return (

@@ -54,9 +54,7 @@ def test_what_lines_take_is_told_before_the_sums_without_them(lines, taken, left
     text = describe_change(ANSWER, lines)
     assert text.startswith(f"In a step, {taken}")
     below = text.partition("\n")[2]
-    assert below.startswith(
-        f"Without these lines, and with nothing in their place, the sums are {left}"
-    )
+    assert below.startswith(f"Without that, and with nothing in its place, the sums are {left}")
 
 
 def test_the_gain_is_that_of_the_longer_sum():
@@ -70,8 +68,8 @@ def test_the_gain_is_that_of_the_longer_sum():
 def test_launches_in_place_of_lines_cost_what_one_costs_here():
     text = describe_change(ANSWER, ["31"], 3)
     assert (
-        "Without these lines, and with 3 launches in their place, 20 µs of the host each, the sums"
-        " are 2.06 ms on the host and 0.75 ms on the device plus what these launches take there."
+        "Without that, and with 3 launches in its place, 20 µs of the host each, the sums"
+        " are 2.06 ms on the host and 0.75 ms on the device, plus what your own code takes there."
     ) in text
     assert text.endswith("a step takes about 2.06 ms instead of 7 ms: 3.40 times as fast.")
     assert "Each launch in their place" not in text
@@ -83,7 +81,7 @@ def test_launches_are_counted_with_all_lines_left():
     assert first.startswith("What follows leaves out the waits of all lines")
     assert below.startswith(
         "With 1 launch more, 20 µs of the host each, the sums are 4.02 ms on the host and 3 ms on"
-        " the device plus what this launch takes there."
+        " the device, plus what your own code takes there."
     )
 
 
@@ -112,4 +110,4 @@ def test_without_an_accelerator_the_host_s_sum_alone_counts():
 def test_without_all_of_its_lines_nothing_is_left_of_a_step():
     whole = [ANSWER.rows[0], ["sum", *ANSWER.rows[0][1:]], ANSWER.rows[-1]]
     text = describe_change(QueryResult(COLUMNS, whole), ["31"])
-    assert text.endswith("Without these lines, nothing is left of it.")
+    assert text.endswith("Without that, nothing is left of the step.")
