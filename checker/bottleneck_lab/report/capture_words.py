@@ -47,8 +47,6 @@ PRICES = {
 }
 """The prices of the host's model, by the names of its ranges."""
 
-AFTER_A_WAIT = " (idle since a wait before it)"
-"""Said of a line in whose time a device was idle because a line before it had waited."""
 OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
 SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
 
@@ -71,7 +69,7 @@ NOWHERE = "between operators, in none"
 
 OTHER_LINES = "other lines, or none"
 
-OTHER_PLACES = "other operators, lines or ranges"
+OTHER_PLACES = "other places"
 
 OTHERS = {
     "compute": "other kernels",
@@ -91,6 +89,10 @@ ONLY_IDLE = (
     " line stands further below."
 )
 
+AFTER_WAITS = (
+    "Each row is a place where the host waits, with the time that the device was idle afterwards:"
+    " its queue was empty until the host had launched more."
+)
 AWAITED_ROOM = 60
 """A kernel's name of more characters is shortened where it stands in a sentence."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.analysis.device.gaps import LEAST_LINE_SHARE
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.measure.virtual_gpu.clock import LOOP
@@ -78,6 +79,9 @@ def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, ste
     (use,) = summary.devices
     blamed = sum(part.idle_ns for part in use.gap_causes if part.cause == "synchronisation")
     assert blamed / 1000 == pytest.approx(with_waits - without, abs=0.02 * with_waits)
+    for part in use.gap_causes:
+        if part.cause == "synchronisation" and part.share_of_wall > LEAST_LINE_SHARE:
+            assert part.after == [("cudaStreamSynchronize", part.idle_ns)]
     gain = summary.gains.get("idle-synchronisation", 1.0)
     assert gain == pytest.approx(with_waits / without, rel=0.03)
 

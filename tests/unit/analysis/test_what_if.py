@@ -175,6 +175,24 @@ def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):
     assert gained == pytest.approx(brought, rel=0.01)
 
 
+def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path):
+    """The host goes on for 0.4 ms after a number was read, and for 0.1 ms after a mask was."""
+    run = make.Program(jitter=0.0)
+    for _ in range(10):
+        for name, pause_us in (("aten::item", 400.0), ("aten::nonzero", 100.0)):
+            run.operator("aten::mm", "kernel", 600.0, host_us=6.0)
+            begin = run.host
+            run.wait()
+            run.add("cpu_op", name, begin, run.host - begin)
+            run.host += pause_us
+    (use,) = summarise_run(tmp_path, run).devices
+    (part,) = (each for each in use.gap_causes if each.cause == "synchronisation")
+    after = dict(part.after)
+    assert list(after) == ["aten::item", "aten::nonzero"]
+    assert sum(after.values()) == part.idle_ns
+    assert after["aten::item"] == pytest.approx(4 * after["aten::nonzero"], rel=0.15)
+
+
 def two_streams(make, *, item: bool):
     """Each step copies on a stream of its own what its kernels then need, which takes as long."""
     run = make.Program(jitter=0.0)

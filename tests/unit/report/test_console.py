@@ -826,7 +826,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
         "25.0%": "train.py(9): train",
         "12.0%": "between operators, in none",
         "10.0%": price,
-        "3.0%": "7 other operators, lines or ranges",
+        "3.0%": "7 other places",
     }
     assert re.search(r"This block is the sum of [\d,]+ gaps, ", text)
     assert "--gap" not in text

@@ -14,6 +14,7 @@ from bottleneck_lab.analysis.host.lines import (
     operator_during,
     places_during,
 )
+from bottleneck_lab.analysis.host.syncs import idle_after_waits
 from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.trace.timeline import Timeline, TinyInts
 from bottleneck_lab.wording import counted
@@ -39,7 +40,8 @@ class GapCause(msgspec.Struct, frozen=True):
     `idle_ns`. `beside`: where nothing tells what the launching thread did, what another thread was
     in for most of the time; "" if nothing. `nowhere_ns` is the part in which the host was in none
     that was recorded, where that can be told, and `places` is how many there are, of which `inside`
-    lists the longest.
+    lists the longest. `after`: of `synchronisation`, the lines, operators or calls that waited
+    before, each with the part of `idle_ns` that follows from its waits.
     """
 
     cause: Cause
@@ -53,6 +55,7 @@ class GapCause(msgspec.Struct, frozen=True):
     beside: str = ""
     nowhere_ns: int = 0
     places: int = 0
+    after: list[tuple[str, int]] = []
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -114,7 +117,10 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
     waited = 2 * handed.total > part.total
     line, beside, nowhere_ns, count = "", "", 0, 0
     inside: list[tuple[str, int]] = []
+    after: list[tuple[str, int]] = []
     if share >= LEAST_LINE_SHARE:
+        if cause == "synchronisation":
+            after = idle_after_waits(timeline, part, time.rank, host)
         own = iv.subtract(part, handed)
         operators = host.outermost if cause in IN_OPERATORS else NO_OPERATORS
         places = places_during(timeline, own, time.rank, host.threads, operators)
@@ -148,6 +154,7 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
         beside=beside,
         nowhere_ns=nowhere_ns,
         places=count,
+        after=after,
     )
 
 

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.calls import PYTHON_NS
 from bottleneck_lab.analysis.host.lines import lines_at
+from bottleneck_lab.analysis.host.nesting import innermost_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
+from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.analysis.host.waits import waiting_calls
+from bottleneck_lab.analysis.rows import look_up
 from bottleneck_lab.analysis.steps.window import host_window, step_rows
 from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline, take
 
@@ -123,6 +126,34 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
             )
         )
     return sorted(syncs, key=lambda row: -row.total_ns)
+
+
+def idle_after_waits(
+    timeline: Timeline, stretches: iv.Intervals, rank: int, host: HostView
+) -> list[tuple[str, int]]:
+    """Return who waited before these stretches, each with how long they are together, ns, longest
+    first: the user's own line, where none was recorded the outermost operator, else the call. A
+    stretch follows the last wait of a launching thread that began before it.
+    """
+    mine = waiting_calls(timeline) & (timeline.runtime.rank == rank)
+    waits = take(timeline.runtime, mine & look_up(host.threads, timeline.runtime.thread))
+    ns = np.zeros(len(waits) + 1, dtype=np.int64)  # the last is of stretches before all waits
+    for part in iv.parts(stretches):
+        last = np.searchsorted(waits.start, part.start, side="right") - 1
+        np.add.at(ns, last, part.lengths)
+    some = np.flatnonzero(ns[:-1])
+    waits = take(waits, some)
+    names = lines_at(timeline, waits)
+    if (names < 0).any():
+        outermost = take(host.operators, host.outermost)
+        rows = innermost_at(outermost, waits.start, waits.thread)
+        around = waits.name.copy()
+        around[rows >= 0] = outermost.name[rows[rows >= 0]]
+        names = np.where(names < 0, around, names)
+    times: Counter[str] = Counter()
+    for name, each in zip(names.tolist(), ns[some].tolist(), strict=True):
+        times[timeline.strings[name]] += each
+    return times.most_common()
 
 
 def waits_by_line(syncs: Iterable[SyncRow]) -> Counter[str]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
-from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
@@ -337,7 +336,9 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
 def _print_inside(sheet: Sheet, summary: Summary, lead: Part, *, whole: bool) -> None:
     sheet.heading("3  What is inside it, by share of the wall time")
     rows = _inside(summary, lead)
-    if lead.cause and summary.lines and not summary.cpu_only:
+    if lead.cause == "synchronisation":
+        sheet.line(capture_words.AFTER_WAITS, indent=2)
+    elif lead.cause and summary.lines and not summary.cpu_only:
         sheet.line(capture_words.ONLY_IDLE, indent=2)
     for row in rows:
         sheet.ranked(*row)
@@ -474,29 +475,20 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
 
 def _count_places(summary: Summary, idle: Part) -> int:
     """Return in how many operators, lines and ranges the host was while devices were idle for one
-    cause, at most.
+    cause, or had waited before, at most.
     """
     parts = [part for use in summary.devices for part in use.gap_causes if part.cause == idle.cause]
-    return max((part.places for part in parts), default=0)
+    return max((len(part.after) or part.places for part in parts), default=0)
 
 
 def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
-    """Return where the host was while devices were idle for one cause: name, ns, and the source of
-    a line.
+    """Return where the host was while devices were idle for one cause, or where it had waited
+    before: name, ns, and the source of a line.
     """
     times: Counter[str] = Counter()
     for use in summary.devices:
         for part in use.gap_causes:
             if part.cause == idle.cause:
-                times.update({**dict(part.inside), capture_words.NOWHERE: part.nowhere_ns})
-    waiting = {row.line for row in summary.syncs}
-    after = capture_words.AFTER_A_WAIT if idle.cause == "synchronisation" else ""
-    return [
-        (
-            f"{name}{after}" if LINE.match(name) and name not in waiting else name,
-            ns,
-            summary.code.get(name, ""),
-        )
-        for name, ns in times.items()
-        if ns
-    ]
+                places = part.after or [*part.inside, (capture_words.NOWHERE, part.nowhere_ns)]
+                times.update(dict(places))
+    return [(name, ns, summary.code.get(name, "")) for name, ns in times.items() if ns]
