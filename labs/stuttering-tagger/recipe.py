@@ -10,14 +10,16 @@ from torch.utils.data import DataLoader, TensorDataset
 VOCABULARY, TAGS, WRONG_TAGS = 256, 12, 0.2
 LONGEST, WIDTH, LAYERS = 48, 64, 6
 BATCH, STEPS, LOG_EVERY = 32, 30, 10
-FAINTEST = 0.3
+FAINTEST, WORKERS = 0.3, 1
 # A real GPU trains a wider model on longer sequences. The emulated device is slower in proportion.
 if os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "virtual") == "cuda":
     LONGEST, WIDTH, BATCH, STEPS = 256, 256, 64, 150
 # Of a check's five trainings the first is timed; the others look for what goes wrong now and then.
-# The fainter the tokens' vectors, the more evenly the largest gradient is in any of the layers.
+# The fainter the tokens' vectors, the more evenly the largest gradient is in any of the layers. A
+# loader's worker would take longer to start than all else.
 elif os.environ.get("LAB_SIZE") == "small":
-    WIDTH, LAYERS, BATCH, STEPS, FAINTEST = 32, 2, 8, 44, 0.03
+    WIDTH, LAYERS, BATCH, STEPS = 32, 2, 8, 44
+    FAINTEST, WORKERS = 0.03, 0
 
 
 class Block(nn.Module):
@@ -75,4 +77,5 @@ class Data:
         With `pin_memory`, a thread of the loader pins them ahead.
         """
         dataset = TensorDataset(self.tokens, self.tags, self.lengths)
-        return DataLoader(dataset, BATCH, num_workers=int(pin_memory), pin_memory=pin_memory)
+        workers = WORKERS if pin_memory else 0
+        return DataLoader(dataset, BATCH, num_workers=workers, pin_memory=pin_memory)
