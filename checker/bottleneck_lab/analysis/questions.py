@@ -72,11 +72,27 @@ NO_ROWS = "the capture holds nothing of this kind"
 _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 
+_BUDGET = (
+    "Means over all steps and ranks. Host and device work at the same time: if nothing waited, a"
+    " step would take about as long as the longer of the two sums. Kernels and copies of a backward"
+    " count for {backward}. The rest: other lines, what no line starts, and what was launched"
+    " before these steps, whose host time is not in them."
+)
+_LINES = (
+    "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
+    " {called} the lines that they call. launches and device_ms are of the kernels and copies that"
+    " a line starts; those of a backward count for {backward}. Of several processes, host_ms is the"
+    " sum, and host_percent is of the mean one."
+)
+
+
 @dataclass(frozen=True)
 class Question:
     """A question's name, the question itself, the SELECT that answers it, what its figures are of,
     how many of its rows are shown at most, why a capture may have none, and the columns that a
     narrow terminal is without, the first of them first.
+
+    `emulated_notes`: what the figures are of on an emulated device, where that differs.
     """
 
     name: str
@@ -86,6 +102,11 @@ class Question:
     most: int = 20
     without: str = NO_ROWS
     spare: tuple[str, ...] = ()
+    emulated_notes: str = ""
+
+    def describe(self, *, emulated: bool) -> str:
+        """Return what the figures of a capture are of."""
+        return (emulated and self.emulated_notes) or self.notes
 
     def answer(self, timeline: Timeline, *, limit_s: float = TIME_LIMIT_S) -> QueryResult:
         """Return the first rows of the answer."""
@@ -260,11 +281,8 @@ QUESTIONS = (
           AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3)
         ORDER BY nth, max(host, coalesce(device, 0)) DESC
         """,
-        notes="Means over all steps and ranks. Host and device work at the same time: if nothing"
-        " waited, a step would take about as long as the longer of the two sums. Kernels and copies"
-        " of a backward count for the line of the forward; on an emulated device, for the line that"
-        " calls it. The rest: other lines, what no line starts, and what was launched before these"
-        " steps, whose host time is not in them.",
+        notes=_BUDGET.format(backward="the line of the forward"),
+        emulated_notes=_BUDGET.format(backward="the line that calls it"),
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",
@@ -458,11 +476,8 @@ QUESTIONS = (
         LEFT JOIN started ON started.line = name AND kind = 'line'
         ORDER BY host_ms DESC
         """,
-        notes="Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines"
-        " on an emulated device are without the lines that they call, others with them. launches"
-        " and device_ms are of the kernels and copies that a line starts; those of a backward count"
-        " for the forward's line, or on an emulated device for the one that calls it. Of several"
-        " processes, host_ms is the sum, and host_percent is of the mean one.",
+        notes=_LINES.format(called="with", backward="the line of the forward"),
+        emulated_notes=_LINES.format(called="without", backward="the line that calls it"),
         without=_NO_LINES,
         spare=(
             *("device_percent", "processes", "shortest_ms", "longest_ms"),

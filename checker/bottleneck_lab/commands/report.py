@@ -42,7 +42,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
-from bottleneck_lab.report.budget import describe_change
+from bottleneck_lab.report.budget import describe_change, describe_sides
 from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
@@ -129,16 +129,21 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="LINE",
-        help="ask budget: what is left without these lines: 31, 13-18 or train.py:31; repeatable.",
+        help=(
+            "ask budget: what is left without these lines, 31, 13-18 or train.py:31, or the row"
+            " that begins so; repeatable."
+        ),
     ),
 ]
 With = Annotated[
-    int | None,
+    list[str] | None,
     typer.Option(
         "--with",
-        metavar="N",
-        min=1,
-        help="ask budget: count this many launches of your own, in place of the lines left out.",
+        metavar="N|TIME",
+        help=(
+            "ask budget: add launches of your own (3), or time of the host (0.2ms), in place of"
+            " what is left out; repeatable."
+        ),
     ),
 ]
 Export = Annotated[
@@ -239,7 +244,7 @@ def command(
         find_export(target).write(full_report(subject), target)
         say(f"Written to {target}")
     elif query or ask:
-        change = without or [], with_ or 0
+        change = without or [], with_ or []
         _query(subject, query or find_question(ask or ""), change, limit_s, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
@@ -434,14 +439,14 @@ def _parse_stretch(text: str, timeline: Timeline) -> Window:
 def _query(
     subject: Subject,
     query_: str | Question,
-    change: tuple[list[str], int],
+    change: tuple[list[str], list[str]],
     limit_s: float,
     *,
     json: bool,
 ) -> None:
     """Print the rows of a SELECT, or of a ready question below what it asks and above its notes,
-    with kernels by their short names, to fit a terminal; of a budget also what a `change` makes of
-    it: lines to leave out, and how many launches to add.
+    with kernels by their short names, to fit a terminal; of a step's sums also what they say, or
+    what a `change` makes of them: lines to leave out, and what to add.
     """
     question = query_ if isinstance(query_, Question) else None
     if isinstance(query_, Question):
@@ -451,7 +456,9 @@ def _query(
     if json:
         print_json(result)
         return
-    changed = describe_change(result, *change) if any(change) and result.rows else ""
+    sums = ""
+    if question and question.name in ("budget", "step") and result.rows:
+        sums = describe_change(result, *change) if any(change) else describe_sides(result)
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())
@@ -461,10 +468,10 @@ def _query(
     texts = [value for row in result.rows for value in row if isinstance(value, str)]
     code = code_of(subject.folder, texts) if question and subject.folder else {}
     render_query(result, console(), question, code)
-    if changed:
-        say(changed, style="bold")
-    if question and question.notes:
-        say(question.notes, style="dim")
+    if sums:
+        say(sums, style="bold")
+    if question and (notes := question.describe(emulated=subject.timeline().emulated)):
+        say(notes, style="dim")
     if fixed := describe_fixed_prices(texts):
         say(fixed)
     if result.cut:

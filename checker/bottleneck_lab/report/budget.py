@@ -1,7 +1,10 @@
-"""The sums of a step with other launches in place of some lines, by the answer to `budget`."""
+"""What the sums of a step say, by the answers to `budget` and `step`: which side is the slower one,
+and what is left with other work in place of some lines.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import median
 
@@ -13,43 +16,90 @@ from bottleneck_lab.wording import counted, list_numbers
 LEAST_LEFT = 1e-6
 """Less than this part (0-1) of a step is what rounding leaves."""
 NOW, SUM = "a step now, with waits", "sum"
+WITHOUT_WAITS, NOT_IDLE = "all but waits", "all but idle time"
+_ADDED = re.compile(r"(?P<count>[1-9]\d*)|(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)")
+_UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
-def describe_change(answer: QueryResult, lines: Sequence[str], launches: int = 0) -> str:
-    """Return what these lines take, each given as `31`, `13-18` or `train.py:31`, and below it both
-    sums without them and with so many launches in their place, and the gain if nothing waited.
+def describe_change(
+    answer: QueryResult, left_out: Sequence[str], added: Sequence[str] = ()
+) -> str:
+    """Return what the parts take that are `left_out`, each given as `31`, `13-18`, `train.py:31` or
+    the beginning of its name, and below it both sums without them and with what is `added`, and the
+    gain if nothing waited. What is added is launches, such as `3`, or time of the host, `0.2ms`.
 
-    Raises UsageError for a line that is not in the answer, and for launches where none has a price.
+    Raises UsageError for a part that is not in the answer or is not clear, for what cannot be
+    added, and for launches where none has a price.
     """
     rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
-    parts = list(dict.fromkeys(part for line in lines for part in _parts_of(line, rows)))
+    parts = list(dict.fromkeys(part for each in left_out for part in _parts_of(each, rows)))
     taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
+    launches, added_ms = _added(added)
     if launches and not each_us:
         raise UsageError(
             "`--with` counts launches at what one costs the host here, and no line of this capture"
             " launches anything on a device.",
-            "Leave it out: `--without` needs no price.",
+            "Give the host's time, as in `--with 0.2ms`.",
         )
-    host = whole["host_ms"] - taken["host_ms"] + launches * each_us / 1e3
+    host = whole["host_ms"] - taken["host_ms"] + launches * each_us / 1e3 + added_ms
     device = whole["device_ms"] - taken["device_ms"]
     longer, now = max(host, device), rows[NOW]["host_ms"]
-    out = f"In a step, {_describe_lines(parts, taken)}. " if parts else ""
+    out = f"In a step, {_describe_parts(parts, taken)}. " if parts else ""
     if longer < LEAST_LEFT * now:
         return f"{out}Without that, nothing is left of the step."
-    change, price, more = "Without that, and with nothing in its place,", "", ""
-    if launches:
-        count = counted(launches, "launch", "launches")
-        place = f"Without that, and with {count} in its place" if parts else f"With {count} more"
-        change = f"{place}, {each_us:.3g} µs of the host each,"
+    new, price, more = "nothing", "", ""
+    if added:
+        count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
+        time = f"{added_ms:.4g} ms of the host"
+        new = " and ".join([count] * bool(launches) + [time] * bool(added_ms))
         more = ", plus what your own code takes there"
     elif each_us:
         price = f"Each launch in their place costs the host about {each_us:.3g} µs. "
+    change = f"Without that, and with {new} in its place" if parts else f"With {new} more"
     return (
-        f"{out}{price}What follows leaves out the waits of all lines, so it is not what this change"
-        f" gains alone.\n{change} the sums are {host:.4g} ms on the host and {device:.4g} ms on the"
-        f" device{more}. With no wait left anywhere a step takes about {longer:.4g} ms instead of"
-        f" {now:.4g} ms: {now / longer:.2f} times as fast."
+        f"{out}{price}What follows is for all your changes together: it leaves out the waits of all"
+        " lines, so it ranks no causes.\n"
+        f"{change}, the sums are {host:.4g} ms on the host and {device:.4g} ms on the device{more}."
+        f" With no wait left anywhere a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
+        f" {now / longer:.2f} times as fast."
     )
+
+
+def describe_sides(answer: QueryResult) -> str:
+    """Return which side of a step is the slower one without waits, by the answer to `budget` or
+    `step`; empty without an accelerator.
+    """
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    sums = {row["part"]: row for row in rows}
+    if SUM in sums:
+        host, device = sums[SUM]["host_ms"], sums[SUM]["device_ms"]
+    else:
+        host, device = (sums.get(part, {}).get("ms_a_step") for part in (WITHOUT_WAITS, NOT_IDLE))
+    if not host or not device:
+        return ""
+    slower, other = ("host", "device") if host > device else ("device", "host")
+    longer, shorter = max(host, device), min(host, device)
+    return (
+        f"Without waits the {slower} is the slower side: {longer:.4g} ms a step, against"
+        f" {shorter:.4g} on the {other}. Once nothing waits, only less work there saves time."
+    )
+
+
+def _added(texts: Sequence[str]) -> tuple[int, float]:
+    """Return launches and ms of the host that are added; raise UsageError for anything else."""
+    launches, ms = 0, 0.0
+    for text in texts:
+        match = _ADDED.fullmatch(text.strip())
+        if not match:
+            raise UsageError(
+                f"'{text}' is neither a number of launches nor a time.",
+                "`--with` takes launches, as `--with 3`, or time of the host, as `--with 0.2ms`.",
+            )
+        if match["unit"]:
+            ms += float(match["time"]) * _UNITS_MS[match["unit"]]
+        else:
+            launches += int(match["count"])
+    return launches, ms
 
 
 def _add_up(rows: dict[str, dict[str, float]], parts: Sequence[str]) -> dict[str, float]:
@@ -63,17 +113,20 @@ def _add_up(rows: dict[str, dict[str, float]], parts: Sequence[str]) -> dict[str
     }
 
 
-def _describe_lines(parts: Sequence[str], taken: dict[str, float]) -> str:
-    """Return the lines that these parts are, by their file, with what they take of a step."""
+def _describe_parts(parts: Sequence[str], taken: dict[str, float]) -> str:
+    """Return the names of these parts, lines by their file, with what they take of a step."""
     numbers: dict[str, set[int]] = {}
+    others = []
     for part in parts:
         if match := LINE.match(without_folders(part)):
             numbers.setdefault(match[1], set()).add(int(match[2]))
-    names = " and ".join(
+        else:
+            others.append(part)
+    lines = [
         f"line{'s' * (len(each) > 1)} {list_numbers(sorted(each))} of {file}"
         for file, each in numbers.items()
-    )
-    verb = "is" if sum(map(len, numbers.values())) == 1 else "are"
+    ]
+    names, verb = " and ".join([*lines, *others]), "is" if len(parts) == 1 else "are"
     host, launches = f"{taken['host_ms']:.4g} ms on the host", f"{round(taken['launches'], 1):,g}"
     if not taken["launches"]:
         return f"{names} {verb} {host}"
@@ -87,25 +140,31 @@ def _price_us(rows: dict[str, dict[str, float]]) -> float:
     return median(each) if each else 0.0
 
 
-def _parts_of(line: str, rows: dict[str, dict[str, float]]) -> list[str]:
-    """Return the parts of the answer that are this line, of whichever file if none is given."""
-    file, _, numbers = line.rpartition(":")
+def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
+    """Return the parts of the answer that are this line or these, or that begin so. Raises
+    UsageError where there are none, and for a line's number alone that several files have.
+    """
+    file, _, numbers = given.rpartition(":")
     first, _, last = numbers.partition("-")
-    wanted = range(0)
-    if first.isdecimal() and (last or first).isdecimal():
+    own = {part: match for part in rows if (match := LINE.match(without_folders(part)))}
+    if not (first.isdecimal() and (last or first).isdecimal()):
+        parts = [part for part in rows if part.startswith(given) and part not in (*own, SUM, NOW)]
+    else:
         wanted = range(int(first), int(last or first) + 1)
-    parts = [
-        part
-        for part in rows
-        if (match := LINE.match(without_folders(part)))
-        and int(match[2]) in wanted
-        and file in ("", match[1])
-    ]
-    if not parts:
-        there = [f"{m[1]}:{m[2]}" for part in rows if (m := LINE.match(without_folders(part)))]
+        parts = [part for part, match in own.items() if int(match[2]) in wanted]
+        parts = [part for part in parts if file in ("", own[part][1])]
+    files = list(dict.fromkeys(own[part][1] for part in parts if part in own))
+    if len(files) > 1:
         raise UsageError(
-            f"No line {line} starts or waits for anything in a step.",
-            f"`--without` takes one of these: {', '.join(there)}."
+            f"On line{'s' * bool(last)} {numbers}, {' and '.join(files)} each start or wait for"
+            " something.",
+            f"Say which: {' or '.join(f'`--without {each}:{numbers}`' for each in files)}.",
+        )
+    if not parts:
+        there = [f"{match[1]}:{match[2]}" for match in own.values()]
+        raise UsageError(
+            f"No line {given} starts or waits for anything in a step.",
+            f"`--without` takes one of these: {', '.join(there)}; or how another row begins."
             if there
             else "`lab profile --stack` records lines.",
         )

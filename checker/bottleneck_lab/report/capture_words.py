@@ -48,7 +48,7 @@ PRICES = {
 """The prices of the host's model, by the names of its ranges."""
 
 OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
-SLOWER_SIDE = "Whether the host or the device is the slower side now, `--ask step` shows."
+SLOWER_SIDE = "`--ask step` says whether the host or the device is the slower side now."
 
 MEASURES = (
     "This program measures others, and the lab's questions are about what `lab run` shows. Its own"
@@ -91,7 +91,8 @@ ONLY_IDLE = (
 
 AFTER_WAITS = (
     "Each row is a place where the host waits, with the time that the device was idle afterwards:"
-    " its queue was empty until the host had launched more."
+    " its queue was empty until the host had launched more. The waiting itself stands further"
+    " below."
 )
 AWAITED_ROOM = 60
 """A kernel's name of more characters is shortened where it stands in a sentence."""
@@ -131,8 +132,9 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
     return (
-        f"Modelled charges are fixed costs that the host's model has{what}. They cannot be"
-        " optimised away: gains given here keep them."
+        f"Modelled charges are what the host's model takes whatever you do{what}: gains given here"
+        " keep them. The device is idle in that time only while the host is behind; with fewer"
+        " waits or launches, it works meanwhile."
     )
 
 

@@ -299,7 +299,7 @@ def test_a_stretch_says_once_what_ranks_did_alike(draw):
 
 def test_a_thread_has_a_share_of_a_stretch_where_it_is_not_all_of_it(draw):
     timeline = SimpleNamespace(ranks=(0,), threads=[SimpleNamespace(name="main", pid=1, tid=1)])
-    for busy_ns, line in ((99_960, " main"), (82_300, " main: at work or waiting 82.3%")):
+    for busy_ns, line in ((99_960, " main"), (82_300, " main: 82.3% of the stretch")):
         use = ThreadUse(0, 0, busy_ns, [])
         text = draw(render_selection, Selection(0, 100_000, [], [use]), timeline)
         assert text.splitlines()[-1] == line
@@ -814,7 +814,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     summary = replace(summary, devices=devices, lines=lines, range_shares=shares)
     whole = draw(partial(render_summary, whole=True), summary)
     explained = (
-        f"Modelled charges are fixed costs that the host's model has ('{price}', for a step's"
+        f"Modelled charges are what the host's model takes whatever you do ('{price}', for a step's"
     )
     assert " ".join(whole.split()).count(explained) == 1
     blind = draw(render_summary, replace(summary, blind=True, modelled_host=True))

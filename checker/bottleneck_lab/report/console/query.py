@@ -163,5 +163,8 @@ def _format_cell(value: object, *, digits: int = 5) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         text = f"{value:,.{digits}g}"
-        return f"{value:,.6f}".rstrip("0").rstrip(".") if "e" in text else text
+        if "e" not in text:
+            return text
+        # Neither 1.614e+04 nor 1.5e-05.
+        return f"{value:,.0f}" if abs(value) >= 1 else f"{value:,.6f}".rstrip("0").rstrip(".")
     return "" if value is None else str(value)

@@ -121,7 +121,7 @@ def _print_threads(
         ranks = f"{words.name_several('rank', [each.rank for each in same])}, "
     thread, busy = f"{ranks}{_thread_name(use, timeline)}", words.format_share(use.busy_ns / length)
     if busy != "100%":
-        thread += f": at work or waiting {busy}"
+        thread += f": {busy} of the stretch"
     sheet.line(thread, indent=1, style="bold")
     for row in use.names:
         name, kind = short_name(row.name), f", {row.kind}"
