@@ -356,8 +356,8 @@ def describe_reading(
         )
     return (
         "The tool: with the costliest finding gone and the work as it is, it would be about"
-        f" {largest:.2f}x as fast. A fix that also saves work, as fewer launches do, gains more; one"
-        " that leaves part of that time gains less."
+        f" {largest:.2f}x as fast. A fix that also saves work, as fewer launches do, gains more;"
+        " one that leaves part of that time gains less."
         f"{_other_ceilings(questions, answers, seen)}"
     )
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO, ceiling
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.time import DeviceTime
-from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.device.use import SHORT_GAP_NS, DeviceUse
 from bottleneck_lab.analysis.findings import LEAST_GAIN, Finding
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
@@ -474,6 +474,20 @@ def describe_removal(
         reason = "other work that ran beside it would still take its time"
     total = words.format_duration(working_ns / devices)
     return f"{sentence} {total} less that time is {rest}{each}; {reason}.{more}"
+
+
+def describe_short_gaps(devices: Sequence[DeviceUse]) -> str:
+    """Return what gaps that are too short to be listed come to; empty where it is little."""
+    idle_ns = sum(use.idle_ns for use in devices)
+    short_ns = sum(use.short_gaps_ns for use in devices)
+    if short_ns < max(_LOST * idle_ns, 1):
+        return ""
+    return (
+        f"Of {sum(use.gaps for use in devices):,} gaps, the"
+        f" {sum(use.short_gaps for use in devices):,} under {words.format_duration(SHORT_GAP_NS)}"
+        f" sum to {words.format_duration(short_ns)}, {words.format_share(short_ns / idle_ns)} of"
+        " the idle time."
+    )
 
 
 NO_GAIN = (

@@ -21,9 +21,7 @@ _ADDED = re.compile(r"(?P<count>[1-9]\d*)|(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
-def describe_change(
-    answer: QueryResult, left_out: Sequence[str], added: Sequence[str] = ()
-) -> str:
+def describe_change(answer: QueryResult, left_out: Sequence[str], added: Sequence[str] = ()) -> str:
     """Return what the parts take that are `left_out`, each given as `31`, `13-18`, `train.py:31` or
     the beginning of its name, and below it both sums without them and with what is `added`, and the
     gain if nothing waited. What is added is launches, such as `3`, or time of the host, `0.2ms`.

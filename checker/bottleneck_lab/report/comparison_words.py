@@ -51,8 +51,8 @@ MEASURES = (
 )
 
 _FINDINGS = {
-    "findings_gone": "Gone, or too small now to be a finding",
-    "findings_new": "New as a finding: it takes more, or the rest takes less",
+    "findings_gone": "No longer a finding: gone, or only a small part of the time now",
+    "findings_new": "New as a finding: it grew, or is a larger part of what is left",
 }
 """Words for the findings in each of these fields of a comparison."""
 
@@ -530,14 +530,14 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 def format_ratio(change: FigureChange) -> str:
     """Return the ratio of the two times shown; `gone` and `new` for what is on one side only. Where
     one side is next to nothing, whose noise would be the ratio, it is a bound of what is better,
-    and else nothing. A charge has none, nor has what is hidden, or too short to matter: none of
-    them is better or worse.
+    and else nothing; of a change too small to matter, that. A charge has none, nor has what is
+    hidden: neither is better or worse.
     """
     ratio, word = _shown_ratio(change), judge_change(change)
     if word == "charge" or (word == "hidden" and ratio):
         return ""
     if word == "same" and change.low is None and not abs(ratio - 1) <= TOLERATED_MODELLED:
-        return ""  # of a time too short to matter
+        return "small"
     if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
     if ratio >= 1 / HIGHEST_SHOWN:

@@ -24,6 +24,7 @@ from bottleneck_lab.report.breakdown import (
     describe_lead,
     describe_ranges,
     describe_removal,
+    describe_short_gaps,
     describe_steps,
     leading_part,
     line_label,
@@ -123,7 +124,7 @@ def test_a_line_names_its_rank_where_there_are_several():
         (2.5, "the same work, the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast."),
         (
             2.5,
-            "10.0 ms less that time is 5.00 ms; another 1.00 ms are saved because host and device then",
+            "10.0 ms less that time is 5.00 ms; another 1.00 ms are saved because host and device",
         ),
         (
             1.5,
@@ -187,6 +188,21 @@ def test_a_ceiling_of_launches_is_one_figure_with_its_reason():
         " overlap." in text
     )
     assert text.count("x as fast") == text.count("ms / ") == 1
+
+
+def test_gaps_that_are_too_short_to_list_are_summed_up():
+    """Twenty long ones are listed, while most of the time may be lost in thousands of others."""
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    (use,) = summary.devices
+    assert use.short_gaps <= use.gaps
+    gaps = {"idle_ns": 160_000_000, "gaps": 6_136, "short_gaps": 6_080}
+    most = msgspec.structs.replace(use, **gaps, short_gaps_ns=72_000_000)
+    assert describe_short_gaps([most]) == (
+        "Of 6,136 gaps, the 6,080 under 100 µs sum to 72.0 ms, 45% of the idle time."
+    )
+    assert not describe_short_gaps([msgspec.structs.replace(most, short_gaps_ns=15_000_000)])
+    busy = {"idle_ns": 0, "gaps": 0, "short_gaps": 0, "short_gaps_ns": 0}
+    assert not describe_short_gaps([msgspec.structs.replace(use, **busy)])
 
 
 def test_what_the_host_s_model_charges_is_nothing_to_look_at_first():

@@ -37,6 +37,8 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
+SHORT_GAP_NS = 100_000
+"""Most gaps between the launches of a late host are shorter."""
 STRIP = 240
 """Parts of the window in a device's strip: more than a terminal has columns, and a multiple of most
 numbers of steps.
@@ -72,6 +74,10 @@ class DeviceUse(msgspec.Struct, frozen=True):
     """
     unseen_ns: int = 0
     """Idle time in which the device must have worked: work was waiting or being waited for."""
+    gaps: int = 0
+    short_gaps: int = 0
+    short_gaps_ns: int = 0
+    """Stretches of idle time; those below SHORT_GAP_NS, and how long these are together."""
     busy_strip: list[float] = []
     """Share (0-1) of each of `STRIP` equal parts of the window in which the device was busy."""
     exposed_strip: list[float] = []
@@ -260,6 +266,9 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
     exposed = time.exposed_communication
     exposed_ns, exposed_strip = exposed.total, _strip(exposed, time.window)
     del exposed  # of a large capture it is large, too
+    short = time.idle.where(time.idle.lengths < SHORT_GAP_NS)
+    short_gaps, short_gaps_ns = len(short.start), short.total
+    del short
     return DeviceUse(
         rank=time.rank,
         device=time.device,
@@ -279,6 +288,9 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
         largest_gaps=largest,
         launching_ns=iv.clip(launching, *time.window).total,
         unseen_ns=unrecorded.stretches.total,
+        gaps=len(time.idle.start),
+        short_gaps=short_gaps,
+        short_gaps_ns=short_gaps_ns,
         busy_strip=_strip(time.idle, time.window, outside=True),
         exposed_strip=exposed_strip if exposed_ns else [],
         outlasting_waits=unrecorded.outlasting,

@@ -22,6 +22,7 @@ from bottleneck_lab.report.breakdown import (
     describe_lead,
     describe_ranges,
     describe_scope,
+    describe_short_gaps,
     describe_side_by_side,
     describe_steps,
     device_names,
@@ -286,6 +287,8 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         ((number, use, gap) for number, (use, gap) in enumerate(gaps, start=1)),
         TOP,
     )
+    if short_gaps := describe_short_gaps(summary.devices):
+        sheet.line(short_gaps, indent=1)
 
 
 def _print_copies(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
