@@ -461,6 +461,20 @@ def test_what_is_freed_only_steps_later_is_a_finding_with_its_size_and_lines() -
     assert [name for name, use in others.items() if late_freeing(Evidence([], memory=[use]))] == []
 
 
+def test_what_is_freed_late_is_a_finding_beside_a_leak() -> None:
+    """It is compared with the peak that the leak has not made."""
+    cell = Holder("recipe.py(23): forward", 0, 0, 21 << 20, 0, 320 << 10, True, 9, 0.9, "")
+    cell = replace(cell, fall_bytes=2560 << 10)
+    kept = replace(cell, line="train.py(31): forecast", fall_bytes=0)
+    leak = replace(sawtooth_that_grows(), holders=[kept, cell])
+    (detection,) = late_freeing(Evidence([], memory=[leak]))
+    assert detection.evidence == (
+        "Every 10 steps, the 3.1 MiB that steps have left on device 0 is freed at once (peak"
+        " 46.6 MiB). Most of that was allocated by recipe.py(23): forward (2.8 MiB)."
+    )
+    assert not late_freeing(Evidence([], memory=[replace(leak, fall_bytes=1 << 20)]))
+
+
 def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path: Path) -> None:
     use = on_the_host(traced(tmp_path, keeps_in_line_9()))
     assert (use.fall_bytes, use.rise_bytes) == (0, 2 * KEPT)
