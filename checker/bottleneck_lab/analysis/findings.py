@@ -339,8 +339,9 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Look for objects that refer to each other in a circle: they, and the tensors they hold,"
         " stay until Python's collector comes by. Let one side not refer to the other (weakref), or"
         " clear the reference after use.",
-        "memory of a device at the ends of steps falls and rises by half of the peak or more, and"
-        " does not grow, or by less than it falls",
+        "a device's memory at the ends of steps falls and rises by half of the peak (without what"
+        " steps have kept for good), and does not grow, or by less than it falls, or falls at equal"
+        " distances",
         work.late_freeing,
         rests_on=("steps",),
         shows_gain=False,

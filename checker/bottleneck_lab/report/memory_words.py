@@ -19,7 +19,7 @@ SMALL = 0.01
 MIB = 1 << 20
 CALLERS = 4
 """So many of the lines that call one are listed."""
-COLUMNS = ("blocks", "at the peak", "growth", "freed again")
+COLUMNS = ("blocks", "at the peak", "growth", "kept or freed")
 """The columns of the table of lines behind their names and what they hold in the end."""
 
 
@@ -63,23 +63,43 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
 
 
 def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
-    """Return that memory rises and falls between steps by more than it grows; empty where it does
-    not. `blind`: without what that is a sign of.
+    """Return what of a step is freed only steps later: how much, where memory falls at equal
+    distances; else by how much it rises and falls, where that is more than it grows by. Empty where
+    neither is so. `blind`: without what that is a sign of.
     """
+    grows = use.growth_bytes_per_step > 0
+    sign = "" if blind else ", as reference cycles are"
+    if use.period_steps:
+        much = grows or use.fall_bytes >= UNEVEN * use.peak_bytes
+        return _describe_regular_fall(use, sign) if much else ""
     low, high = use.lowest_after_step_bytes, use.highest_after_step_bytes
-    apart = use.fall_bytes if use.is_sawtooth else high - low
-    grows = use.growth_bytes_per_step > 0 and not use.is_sawtooth
+    apart = use.fall_bytes if use.hides_growth else high - low
     if apart < SMALL * use.peak_bytes:
         return ""
     if not use.hides_growth and (grows or apart < UNEVEN * use.peak_bytes):
         return ""
-    later = "part of what a step makes is freed only steps later"
-    if not blind:
-        later += ", as reference cycles are"
     fall = f", and falls by up to {words.format_bytes(use.fall_bytes)}" if use.fall_bytes else ""
     return (
         f"Between {words.format_bytes(low)} and {words.format_bytes(high)} at the ends of steps"
-        f"{fall}: {later}."
+        f"{fall}: part of what a step makes is freed only steps later{sign}."
+    )
+
+
+def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
+    """Return what falls at equal distances, and by how much memory falls where it also grows."""
+    before = use.period_steps - 1
+    kept = fall = ""
+    if use.growth_bytes_per_step > 0:
+        kept = f"{describe_growth(use)} for good, and "
+        fall = (
+            f" That step itself keeps {describe_growth(use)}, so memory falls by"
+            f" {words.format_bytes(use.fall_bytes)}."
+        )
+    left = "the step before has" if before == 1 else f"the {before:,} steps before have"
+    return (
+        f"A step adds about {kept}{words.format_bytes(use.late_bytes // before)} that is freed only"
+        f" steps later{sign}. Every {use.period_steps:,} steps, the"
+        f" {words.format_bytes(use.late_bytes)} that {left} left is freed at once.{fall}"
     )
 
 
@@ -99,45 +119,38 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
     """Return the parts of the peak, then the peak: a figure and its words each. They add up as they
     are printed.
     """
-    peak = words.format_bytes(use.peak_bytes)
-    ends = (words.format_bytes(use.first_bytes), "at the start"), (peak, "at the peak")
+    peak = (words.format_bytes(use.peak_bytes), "at the peak")
     if use.hides_growth or use.growth_bytes_per_step <= 0:
-        return [*ends]
-    # The last step has left nothing behind yet.
-    before = use.steps - 1
-    added_bytes = use.growth_bytes_per_step * before
-    share = words.format_share(added_bytes / max(use.peak_bytes, 1))
-    left = (
-        f"kept for good by the {before:,} steps before the last: {share} of the peak,"
-        f" {describe_growth(use)} more each step"
+        return [(words.format_bytes(use.first_bytes), "at the start"), peak]
+    share = words.format_share(use.kept_bytes / max(use.peak_bytes, 1))
+    kept = (
+        f"kept for good by the {use.steps - 1:,} recorded steps before the last: {share} of the"
+        f" peak, {describe_growth(use)} more each step"
     )
-    parts = [ends[0], (words.format_bytes(added_bytes), left)]
-    later_bytes = _as_printed(use.peak_bytes) - sum(
-        map(_as_printed, (use.first_bytes, added_bytes))
-    )
-    if later_bytes > SMALL * use.peak_bytes:
-        later = "besides: what a step needs for itself"
-        if use.fall_bytes > SMALL * use.peak_bytes:
-            later += ", and what is freed only steps later"
-        parts.append((words.format_bytes(later_bytes), later))
-    return [*parts, ends[1]]
+    parts = [(use.first_bytes, _describe_start(use)), (use.kept_bytes, kept)]
+    own = "what a step needs for itself"
+    late_bytes = use.highest_after_step_bytes - use.first_bytes - use.kept_bytes
+    if use.period_steps and late_bytes > SMALL * use.peak_bytes:
+        parts.append(
+            (late_bytes, "freed only steps later: what steps have left since memory last fell")
+        )
+    elif use.fall_bytes > SMALL * use.peak_bytes:
+        own += ", and what is freed only steps later"
+    own_bytes = _as_printed(use.peak_bytes) - sum(_as_printed(size) for size, _ in parts)
+    if own_bytes > SMALL * use.peak_bytes:
+        parts.append((round(own_bytes), f"besides: {own}"))
+    return [*((words.format_bytes(size), what) for size, what in parts), peak]
 
 
-def describe_regular_fall(use: MemoryUse) -> str:
-    """Return by how much memory falls in every so many steps, where it also grows and no sentence
-    of its own says so.
-    """
-    period = use.period_steps
-    if not period or use.growth_bytes_per_step <= 0 or describe_late_freeing(use):
-        return ""
-    # Between two falls, memory rises in all steps but the one in which it falls.
-    added_bytes = (use.growth_bytes_per_step * period + use.fall_bytes) // (period - 1)
-    later_bytes = added_bytes - use.growth_bytes_per_step
+def _describe_start(use: MemoryUse) -> str:
+    """Return that memory was there at the start, and how much of it earlier steps have kept."""
+    earlier_bytes = use.growth_bytes_per_step * use.steps_before
+    if not 0 < earlier_bytes <= use.first_bytes:
+        return "at the start"
+    steps = "step" if use.steps_before == 1 else f"{use.steps_before:,} steps"
     return (
-        f"A step adds about {words.format_bytes(added_bytes)}: {describe_growth(use)} for good, and"
-        f" {words.format_bytes(later_bytes)} that is freed later. Once in {period} steps about"
-        f" {words.format_bytes(use.fall_bytes + added_bytes)} are freed; less what that step adds,"
-        f" memory falls by {words.format_bytes(use.fall_bytes)}."
+        f"at the start, about {words.format_bytes(earlier_bytes)} of it kept by the {steps} before"
+        " the capture"
     )
 
 
@@ -180,27 +193,44 @@ def holder_cells(row: Holder) -> list[str]:
     growth = _growth(row)
     if row.grows and not row.growth_bytes_per_step:
         growth = f"+{words.format_bytes(row.growth_bytes)}"
-    where = row.freed_at
-    if where == NOT_RECORDED:
-        where = "a line that was not recorded"
-    share = words.format_share(row.freed_share)
-    freed = f"{share} of {row.allocated:,} blocks, most of them while {where} ran"
-    if not row.allocated:
-        freed = "allocated before the recording"
-    elif not row.freed_at:
-        freed = f"none of {row.allocated:,} blocks"
-    if row.blocks:
-        sizes = [words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)]
-        sizes = [*dict.fromkeys(sizes)]
-        freed += f"; those that stay are {' to '.join(sizes)}{' each' * (len(sizes) == 1)}"
     return [
         row.line,
         words.format_bytes(row.held_bytes),
         f"{row.blocks:,}",
         words.format_bytes(row.peak_bytes),
         growth,
-        freed,
+        _describe_blocks(row),
     ]
+
+
+def _describe_blocks(row: Holder) -> str:
+    """Return how many of a line's blocks are held, where it grows of those of a step, and where the
+    others are freed.
+    """
+    held = row.allocated - round(row.freed_share * row.allocated)
+    if not row.allocated:
+        text = "allocated before the recording"
+    elif row.grows and round(row.kept_per_step, 1) > 0:
+        made, kept = (f"{round(count, 1):,g}" for count in (row.made_per_step, row.kept_per_step))
+        of_step = f"of {made} block{'s' * (made != '1')} a step"
+        text = f"{of_step}, {kept} {'is' if kept == '1' else 'are'} kept for good"
+    elif held:
+        status = "still held" if row.grows else "not freed yet"
+        verb = "is" if held == 1 else "are"
+        text = f"of {counted(row.allocated, 'block')}, {held:,} {verb} {status}"
+    else:
+        text = f"of {counted(row.allocated, 'block')}, none is left"
+    if row.blocks:
+        sizes = [words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)]
+        sizes = [*dict.fromkeys(sizes)]
+        text += f", {' to '.join(sizes)}{' each' * (len(sizes) == 1)}"
+    if row.freed_at:
+        where = row.freed_at
+        if where == NOT_RECORDED:
+            where = "a line that was not recorded"
+        rest = "the rest is" if held else "they are"
+        text += f"; {rest} freed, mostly while {where} runs"
+    return text
 
 
 def caller_rows(row: Holder) -> list[list[str]]:

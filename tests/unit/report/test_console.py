@@ -375,8 +375,8 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert (
-        "260.0 MiB at the start 12.0 MiB kept for good by the 3 steps before the last: 4.4% of the"
-        " peak, 4.0 MiB more each step 272.0 MiB at the peak" in told
+        "260.0 MiB at the start 12.0 MiB kept for good by the 3 recorded steps before the last:"
+        " 4.4% of the peak, 4.0 MiB more each step 272.0 MiB at the peak" in told
     )
 
 

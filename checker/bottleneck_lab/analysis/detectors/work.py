@@ -31,8 +31,9 @@ OUTGROWN_SHARE = 0.2
 slow.
 """
 LATE_SHARE = 0.5
-"""Memory that falls and rises between the ends of steps by this share of a device's peak is held
-for steps; by less, it may be a batch that was fetched ahead.
+"""Memory that is made and freed between the ends of steps is held for steps where it is this share
+of a device's peak, less what steps have kept for good; by less, it may be a batch that was fetched
+ahead.
 """
 GROWING_LINES = 2
 LISTED_LINES = 3
@@ -529,10 +530,7 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
 
 def outgrows(use: MemoryUse) -> bool:
     """Return True if the steps of a capture have added much of a device's peak."""
-    return (
-        not use.hides_growth
-        and use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
-    )
+    return not use.hides_growth and use.kept_bytes > OUTGROWN_SHARE * use.peak_bytes
 
 
 def interrupted_kernels(seen: Evidence) -> list[Detection]:
@@ -592,9 +590,11 @@ def late_freeing(seen: Evidence) -> list[Detection]:
     """
     detections = []
     for use in seen.memory:
-        held = min(use.fall_bytes, use.rise_bytes)
+        late_bytes = use.late_bytes or use.fall_bytes
+        held = min(late_bytes, use.rise_bytes)
         grows = use.growth_bytes_per_step > 0 and not use.is_sawtooth
-        if use.device < 0 or use.steps < 4 or grows or held < LATE_SHARE * use.peak_bytes:
+        rest_bytes = use.peak_bytes - (0 if use.hides_growth else use.kept_bytes)
+        if use.device < 0 or use.steps < 4 or grows or held < LATE_SHARE * rest_bytes:
             continue
         evidence = (
             f"Memory held on device {use.device} is between {_size(use.lowest_after_step_bytes)}"
@@ -602,8 +602,18 @@ def late_freeing(seen: Evidence) -> list[Detection]:
             f" {_size(use.peak_bytes)}), and falls by up to {_size(use.fall_bytes)} after several"
             " steps."
         )
-        falling = sorted(use.holders, key=lambda row: -row.fall_bytes)[:LISTED_LINES]
-        lines = [f"{row.line} ({_size(row.fall_bytes)})" for row in falling if row.fall_bytes]
+        if use.period_steps:
+            evidence = (
+                f"Every {use.period_steps} steps, the {_size(late_bytes)} that steps have left on"
+                f" device {use.device} is freed at once (peak {_size(use.peak_bytes)})."
+            )
+        falls = Counter[str]()
+        for row in use.holders:
+            if row.fall_bytes:
+                # As of all memory, what a line keeps in the step of the fall lessens its fall.
+                kept = row.growth_bytes_per_step if row.grows and use.period_steps else 0
+                falls[row.line] = row.fall_bytes + kept
+        lines = [f"{line} ({_size(fall)})" for line, fall in falls.most_common(LISTED_LINES)]
         if lines:
             evidence += f" Most of that was allocated by {', '.join(lines)}."
         detections.append(Detection(evidence, 0.0))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.steps.window import Step, queued_before, step_rows
+from bottleneck_lab.analysis.steps.window import Step, first_step_name, queued_before
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -119,9 +119,7 @@ def _costs_from(steps: Sequence[Step], begun: Mapping[int, int]) -> list[int]:
 
 def _follows_steps(timeline: Timeline, rank: int) -> bool:
     """Return True if the first recorded step is not the program's first, by its number."""
-    steps = step_rows(timeline)
-    mine = steps.rank == rank
-    name = timeline.strings[int(steps.name[mine.argmax()])] if mine.any() else ""
+    name = first_step_name(timeline, rank)
     number = STEP_NAME.match(name)
     # torch.profiler counts from 0; programs count their own steps from 0 or 1.
     return number is not None and int(number[1]) > (0 if name.startswith(STEP) else 1)

@@ -19,7 +19,8 @@ from bottleneck_lab.analysis.memory.holders import (
 )
 from bottleneck_lab.analysis.rows import named
 from bottleneck_lab.analysis.statistics import largest_fall
-from bottleneck_lab.analysis.steps.window import find_window, step_rows
+from bottleneck_lab.analysis.steps.window import find_window, first_step_name, step_rows
+from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.stacks import split_lines
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
@@ -54,6 +55,8 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """
     period_steps: int = 0
     """Steps between two large falls, where they come at equal distances; 0 otherwise."""
+    steps_before: int = 0
+    """Steps before the first one recorded, where torch.profiler counted them; 0 otherwise."""
     held_after_steps: int = 0
     """The steps after which the `holders` hold what they do."""
     levels_bytes: list[int] = []
@@ -65,13 +68,25 @@ class MemoryUse(msgspec.Struct, frozen=True):
         """True if memory grows, but falls again by more than that adds up to, at uneven distances:
         then its growth depends on where in this rise and fall the steps begin and end.
         """
-        added = self.growth_bytes_per_step * (self.steps - 1)
-        return 0 < added < self.fall_bytes and not self.period_steps
+        return 0 < self.kept_bytes < self.fall_bytes and not self.period_steps
 
     @property
     def is_sawtooth(self) -> bool:
         """True if memory falls at equal distances, or by more than it grows by."""
         return self.hides_growth or self.period_steps > 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the steps have kept for good, but the last: it has left nothing behind yet."""
+        return max(self.growth_bytes_per_step, 0) * (self.steps - 1)
+
+    @property
+    def late_bytes(self) -> int:
+        """What steps have left between two falls at equal distances, and is freed in the second; 0
+        without these.
+        """
+        # The step in which memory falls keeps something, too, and falls by so much less.
+        return self.fall_bytes + max(self.growth_bytes_per_step, 0) if self.period_steps else 0
 
 
 STRETCHES = 160
@@ -147,22 +162,35 @@ def _use(
         fall_bytes=int(largest_fall(between)),
         rise_bytes=int(largest_fall(-between)),
         period_steps=fall_period(between),
+        steps_before=_steps_before(timeline, rank),
         held_after_steps=len(step_ends),
         levels_bytes=highest,
         holders=_holders(timeline, rows, int(level.argmax()), step_ends, fall_period(between)),
     )
 
 
+def _steps_before(timeline: Timeline, rank: int) -> int:
+    """Return how many steps came before a rank's first recorded one, as torch.profiler counts them;
+    0 for steps that are marked in another way, which may be counted from 0 or 1.
+    """
+    name = first_step_name(timeline, rank)
+    number = STEP_NAME.match(name)
+    return int(number[1]) if number and name.startswith(STEP) else 0
+
+
 def fall_period(levels: Ints) -> int:
     """Return the steps between two large falls of memory, as where something is collected or let go
-    of in every tenth step; 0 if they do not come at equal distances.
+    of in every tenth step; 0 if they do not come at equal distances, or in one step after another.
     """
     falls = -np.diff(levels)
     if not len(falls) or falls.max() <= LEAST_RISE * levels.max():
         return 0
     large = np.flatnonzero(falls >= LARGE_FALL * falls.max())
     distances = set(np.diff(large).tolist())
-    return distances.pop() if len(distances) == 1 and len(large) >= FEWEST_FALLS else 0
+    if len(distances) != 1 or len(large) < FEWEST_FALLS:
+        return 0
+    period = distances.pop()
+    return period if period > 1 else 0
 
 
 def growth_a_step(levels: Ints) -> int:

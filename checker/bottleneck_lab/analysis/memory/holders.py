@@ -49,8 +49,10 @@ class Holder(msgspec.Struct, frozen=True):
     were recorded (else 0). `grows`: nearly every moment showed more than the one before.
     `fall_bytes`: the most by which it fell between the ends of steps, where steps were recorded.
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
-    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `callers`: where
-    several lines of the program's call it, those that hold anything.
+    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `made_per_step`:
+    blocks allocated in a step; `kept_per_step`: by how many more are held after each, over the same
+    steps as `growth_bytes`; both 0 where no steps were recorded. `callers`: where several lines of
+    the program's call it, those that hold anything.
     """
 
     line: str
@@ -66,6 +68,8 @@ class Holder(msgspec.Struct, frozen=True):
     fall_bytes: int = 0
     smallest_bytes: int = 0
     largest_bytes: int = 0
+    made_per_step: float = 0.0
+    kept_per_step: float = 0.0
     callers: tuple[Caller, ...] = ()
 
 
@@ -199,9 +203,11 @@ def find_holders(
     growths = _growth(over_time, held_now)
     steps_apart = last - first if by_step else 0
     callers = _callers(lives, growths, held_now, held_at_peak, falls_by_site, steps_apart)
-    there = (lives.begin <= end) & (lives.end > end)
-    line = lives.line_of[lives.site]
-    blocks = np.bincount(line[there], minlength=len(lives.lines))
+    there, start = (lives.begin <= end) & (lives.end > end), moments[first]
+    line, lines = lives.line_of[lives.site], len(lives.lines)
+    blocks = np.bincount(line[there], minlength=lines)
+    earlier = np.bincount(line[(lives.begin <= start) & (lives.end > start)], minlength=lines)
+    made = np.bincount(line[(lives.begin > start) & (lives.begin <= end)], minlength=lines)
     holders = []
     for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
         if not held[i] and not at_peak[i]:
@@ -223,6 +229,8 @@ def find_holders(
                 fall_bytes=int(falls[i]) if by_step else 0,
                 smallest_bytes=int(sizes.min()) if len(sizes) else 0,
                 largest_bytes=int(sizes.max()) if len(sizes) else 0,
+                made_per_step=float(made[i] / steps_apart) if by_step else 0.0,
+                kept_per_step=float((blocks[i] - earlier[i]) / steps_apart) if by_step else 0.0,
                 callers=tuple(callers.get(lives.lines[i], ())),
             )
         )

@@ -87,6 +87,13 @@ def step_rows(timeline: Timeline) -> HostTable:
     return _optimizer_steps(timeline)
 
 
+def first_step_name(timeline: Timeline, rank: int) -> str:
+    """Return the name of a rank's first step; empty where it has none."""
+    steps = step_rows(timeline)
+    mine = steps.rank == rank
+    return timeline.strings[int(steps.name[mine.argmax()])] if mine.any() else ""
+
+
 def _without_remainders(timeline: Timeline, steps: HostTable) -> HostTable:
     """Leave out a rank's last step where nothing happened in it and no other is as short:
     `profiler.step()` begins another one after the last, and the profiler's stop ends that.

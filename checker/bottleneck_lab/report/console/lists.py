@@ -32,7 +32,6 @@ from bottleneck_lab.report.memory_words import (
     describe_before,
     describe_end,
     describe_late_freeing,
-    describe_regular_fall,
     list_peak,
 )
 from bottleneck_lab.report.roofline_axes import LETTERS
@@ -139,7 +138,7 @@ def print_memory(
             levels, level, parts, listed = level, "", (), ()
         elif len(parts) > 2:
             level = ""
-        falls = describe_late_freeing(use, blind=summary.blind) or describe_regular_fall(use)
+        falls = describe_late_freeing(use, blind=summary.blind)
         rows.append(((levels, level, parts, falls, listed), use))
     for (levels, level, parts, falls, listed), alike in group_alike(rows)[:TOP]:
         use = alike[0]

@@ -85,7 +85,7 @@ def print_holders(
         sheet.source(code.get(row.line, ""), indent=3)
         for caller in caller_rows(row):
             write(caller, "dim", lead="  ")
-        sheet.line(f"freed again: {cells[-1]}", indent=3, style="dim")
+        sheet.line(cells[-1], indent=3, style="dim")
     rest = len(holders) - top
     if rest > 0:
         sheet.line(
