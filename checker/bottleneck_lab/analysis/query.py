@@ -22,7 +22,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import calling_lines, lines_at, undone_lines
 from bottleneck_lab.analysis.host.nesting import outermost
 from bottleneck_lab.analysis.host.operators import build_calls
-from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
+from bottleneck_lab.analysis.host.syncs import find_causes, find_waits, since_last
 from bottleneck_lab.analysis.host.visits import find_visits
 from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.steps.window import begun_inside, find_window, host_window
@@ -213,15 +213,20 @@ def _thread_columns(timeline: Timeline) -> Columns:
 
 
 def _wait_columns(timeline: Timeline) -> Columns:
-    """Return the columns of the table `waits`: those of `runtime`, and the outermost `operator`
-    that waits, "" for none.
+    """Return the columns of the table `waits`: those of `runtime`, the outermost `operator` that
+    waits, "" for none, and for how long the rank's devices were `idle_after` it because of it, ns.
     """
     inside = begun_inside(timeline)
     rows, operators = find_waits(
         inside, find_causes(inside, build_calls(inside, python=False), waiting_calls(inside))
     )
-    columns = _columns(timeline, take(inside.runtime, rows), with_lines=True)
-    return {**columns, "operator": np.array(operators, dtype=object)}
+    waits = take(inside.runtime, rows)
+    idle_after = np.zeros(len(rows), dtype=np.int64)
+    for _, each in find_device_uses(timeline):
+        mine = np.flatnonzero(waits.rank == each.rank)
+        idle_after[mine] += since_last(waits.start[mine], each.causes["synchronisation"])
+    columns = _columns(timeline, waits, with_lines=True)
+    return {**columns, "operator": np.array(operators, dtype=object), "idle_after": idle_after}
 
 
 def _interruption_columns(timeline: Timeline) -> Columns:

@@ -364,18 +364,21 @@ QUESTIONS = (
         f"""
         WITH each AS MATERIALIZED (
             SELECT nullif(line, '') AS line, nullif(operator, '') AS operator, name, duration,
-                   min(duration, counted."end" - waits.start) AS counted_ns
+                   min(duration, counted."end" - waits.start) AS counted_ns, idle_after
             FROM waits JOIN counted ON counted.rank = waits.rank)
         SELECT line, operator, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                {_CALLS_A_STEP}, sum(duration) / 1e6 / (SELECT many FROM {_STEPS}) AS ms_a_step,
-               100.0 * sum(counted_ns) / (SELECT sum(duration) FROM recorded) AS percent
+               100.0 * sum(counted_ns) / (SELECT sum(duration) FROM recorded) AS percent,
+               100.0 * sum(idle_after) / (SELECT sum(duration) FROM recorded) AS idle_after
         FROM (SELECT 1 AS part, 'all of these' AS line, NULL AS operator, NULL AS name, duration,
-                     counted_ns FROM each
+                     counted_ns, idle_after FROM each
               UNION ALL SELECT 2, * FROM each)
         GROUP BY part, line, operator, name ORDER BY part, total_ms DESC
         """,
-        notes="The profiler's own wait when it stops is left out.",
-        spare=("name", "calls", "total_ms"),
+        notes="percent is the waiting itself, during which the device may work. idle_after is what"
+        " it costs, in percent, too: how long the device then has nothing to do, until the host has"
+        " launched more. The profiler's own wait when it stops is left out.",
+        spare=("name", "calls", "total_ms", "ms_a_step"),
     ),
     Question(
         "interruptions",

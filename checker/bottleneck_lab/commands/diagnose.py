@@ -480,7 +480,7 @@ def _ask_for_corrections(where: str, incorrect: list[str]) -> None:
 
 def _explain_first_commitment(workspace: Workspace) -> None:
     """Print what the commitment is worth, and what a check asks for besides right answers."""
-    say(f"\nCommitted as your first diagnosis, the one that counts. {_GRADED}")
+    say(f"\nCommitted as your first diagnosis: where work is graded, it gets the points. {_GRADED}")
     # The brief withholds some of these limits, because they give the cause away.
     device = workspace.lab.spec.devices.get(workspace.info.device)
     criteria = device.criteria if device else []

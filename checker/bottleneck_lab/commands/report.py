@@ -445,8 +445,8 @@ def _query(
     json: bool,
 ) -> None:
     """Print the rows of a SELECT, or of a ready question below what it asks and above its notes,
-    with kernels by their short names, to fit a terminal; of a step's sums also what they say, or
-    what a `change` makes of them: lines to leave out, and what to add.
+    with kernels by their short names, to fit a terminal; of a step's sums also what they say. With
+    a `change`, lines to leave out and what to add, only what that makes of the sums.
     """
     question = query_ if isinstance(query_, Question) else None
     if isinstance(query_, Question):
@@ -466,6 +466,9 @@ def _query(
         say(f"No rows: {question.without if question else NO_ROWS}.")
         return
     texts = [value for row in result.rows for value in row if isinstance(value, str)]
+    if any(change):
+        say(sums)
+        return
     code = code_of(subject.folder, texts) if question and subject.folder else {}
     render_query(result, console(), question, code)
     if sums:

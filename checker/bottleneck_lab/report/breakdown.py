@@ -460,7 +460,10 @@ def describe_removal(
         return f"{sentence}{more}"
     if left_ns < rest_ns:
         hidden = words.format_duration((rest_ns - left_ns) / devices)
-        reason = f"another {hidden} are saved because host and device then overlap"
+        reason = (
+            f"it takes {hidden} less than that, since host and device then work side by side more"
+            " often"
+        )
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

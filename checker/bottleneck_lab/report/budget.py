@@ -22,9 +22,10 @@ _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
 def describe_change(answer: QueryResult, left_out: Sequence[str], added: Sequence[str] = ()) -> str:
-    """Return what the parts take that are `left_out`, each given as `31`, `13-18`, `train.py:31` or
-    the beginning of its name, and below it both sums without them and with what is `added`, and the
-    gain if nothing waited. What is added is launches, such as `3`, or time of the host, `0.2ms`.
+    """Return the gain, if nothing waited, without the parts that are `left_out` and with what is
+    `added`, and below it both sums and what these parts take. Parts are given as `31`, `13-18`,
+    `train.py:31` or the beginning of their name; what is added is launches, such as `3`, or time of
+    the host, such as `0.2ms`.
 
     Raises UsageError for a part that is not in the answer or is not clear, for what cannot be
     added, and for launches where none has a price.
@@ -39,28 +40,39 @@ def describe_change(answer: QueryResult, left_out: Sequence[str], added: Sequenc
             " launches anything on a device.",
             "Give the host's time, as in `--with 0.2ms`.",
         )
-    host = whole["host_ms"] - taken["host_ms"] + launches * each_us / 1e3 + added_ms
-    device = whole["device_ms"] - taken["device_ms"]
+    new_ms = launches * each_us / 1e3 + added_ms
+    host, device = whole["host_ms"] - taken["host_ms"] + new_ms, whole["device_ms"]
+    device -= taken["device_ms"]
     longer, now = max(host, device), rows[NOW]["host_ms"]
-    out = f"In a step, {_describe_parts(parts, taken)}. " if parts else ""
     if longer < LEAST_LEFT * now:
-        return f"{out}Without that, nothing is left of the step."
-    new, price, more = "nothing", "", ""
+        return f"{_describe_parts(parts, taken)}. Without that, nothing is left of the step."
+    gain, unchanged = now / longer, now / max(whole["host_ms"], whole["device_ms"])
+    lines = [
+        f"With all waits gone, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
+        f" {gain:.2f} times as fast. Without this change, it would be {unchanged:.2f} times.",
+        f"  host    {_describe_sum(whole['host_ms'], taken['host_ms'], new_ms)}",
+    ]
+    if whole["device_ms"]:
+        own = ", and what your own code takes there" if added else ""
+        lines.append(f"  device  {_describe_sum(whole['device_ms'], taken['device_ms'])}{own}")
+    if parts:
+        lines.append(f"Left out: {_describe_parts(parts, taken)}.")
     if added:
         count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
         time = f"{added_ms:.4g} ms of the host"
-        new = " and ".join([count] * bool(launches) + [time] * bool(added_ms))
-        more = ", plus what your own code takes there"
+        lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
     elif each_us:
-        price = f"Each launch in their place costs the host about {each_us:.3g} µs. "
-    change = f"Without that, and with {new} in its place" if parts else f"With {new} more"
-    return (
-        f"{out}{price}What follows is for all your changes together: it leaves out the waits of all"
-        " lines, so it ranks no causes.\n"
-        f"{change}, the sums are {host:.4g} ms on the host and {device:.4g} ms on the device{more}."
-        f" With no wait left anywhere a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
-        f" {now / longer:.2f} times as fast."
-    )
+        lines.append(f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`.")
+    lines.append("All waits are gone in each of these figures, so they rank no causes.")
+    return "\n".join(lines)
+
+
+def _describe_sum(whole: float, taken: float, new: float = 0.0) -> str:
+    """Return what is left of a sum in ms, as it is added up."""
+    less = f" − {taken:.4g}" * bool(taken)
+    more = f" + {new:.4g}" * bool(new)
+    left = whole - taken + new
+    return f"{whole:.4g}{less}{more} = {left:.4g} ms" if less or more else f"{left:.4g} ms"
 
 
 def describe_sides(answer: QueryResult) -> str:

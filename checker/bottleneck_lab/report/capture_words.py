@@ -132,9 +132,8 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
     return (
-        f"Modelled charges are what the host's model takes whatever you do{what}: gains given here"
-        " keep them. The device is idle in that time only while the host is behind; with fewer"
-        " waits or launches, it works meanwhile."
+        f"Modelled charges are what the host's model takes whatever you do{what}: no step takes"
+        " less. The device works in that time, too, once the host is ahead of it."
     )
 
 

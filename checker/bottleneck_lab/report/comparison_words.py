@@ -21,6 +21,7 @@ from bottleneck_lab.grading.diagnosis import describe_check_ceiling
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.kernel_names import short_name, short_names
+from bottleneck_lab.report.memory_words import SMALL
 
 GROUPS = {
     "step": "The step",
@@ -636,8 +637,10 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
                     "cannot tell" if hidden else text
                     for hidden, text in zip(change.hides_growth, (before, after), strict=True)
                 )
-            falls = sizes is change.fall_bytes and not any(change.hides_growth)
-            least = _LEAST_FALL * max(change.peak_bytes) if falls else 0
+            least = 0.0
+            if sizes is change.fall_bytes:
+                share = SMALL if any(change.hides_growth) else _LEAST_FALL
+                least = share * max(change.peak_bytes)
             if max(sizes) > least and {before, after} - {"cannot tell", words.format_bytes(0)}:
                 rows.append(((before, after, what, change.device < 0), change))
     several = len({change.rank for change in comparison.memory}) > 1

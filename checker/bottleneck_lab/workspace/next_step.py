@@ -198,6 +198,9 @@ def _first_look(workspace: Workspace, record: Record) -> NextStep | None:
         return _change(workspace) if _records_too_little(workspace) else None
     lab = workspace.lab
     then = " Then run `lab diagnose`." if lab.spec.questions else ""
+    ends = lab.predicts_memory(workspace.info.device) and workspace.info.device == "virtual"
+    if ends and not load_looks(workspace).runs:
+        return NextStep("lab run", "Some runs end: see how. Then capture one with `lab profile`.")
     if not records_itself(workspace):
         return NextStep(
             f"lab {lab.spec.evidence}",
@@ -457,7 +460,7 @@ def _after_pass(
     else:
         step = NextStep(
             f"lab case --lab {lab.slug}",
-            f"{OPTIONAL} In ten minutes: can you diagnose another program, chosen for this lab?",
+            f"{OPTIONAL} Ten minutes more: can you diagnose another program, chosen for this lab?",
         )
     if record.help.solution is None:
         step = NextStep(step.command, f"{step.why} {WRITE_UP}")

@@ -162,7 +162,7 @@ def test_without_a_capture_the_way_to_one_comes_first(workspace):
 
 def test_what_is_committed_already_is_said_so(workspace):
     assert "Still to answer" in diagnose(*ANSWERS[:2]).output
-    assert "Committed as your first diagnosis, the one that counts" in diagnose(*ANSWERS).output
+    assert "Committed as your first diagnosis: where work is graded" in diagnose(*ANSWERS).output
     again = diagnose().output
     assert "not committed" not in again
     assert "These answers are committed already. `lab check` says whether" in again

@@ -22,75 +22,86 @@ ANSWER = QueryResult(
 
 
 @pytest.mark.parametrize(
-    ("lines", "taken", "left"),
+    ("left_out", "taken", "host", "device"),
     [
         (
             ["train.py:31"],
-            "line 31 of train.py is 78 launches, 1.5 ms on the host and 0.25 ms on the device.",
-            "2.5 ms on the host and 2.75 ms on the device.",
+            "line 31 of train.py is 78 launches, 1.5 ms on the host and 0.25 ms on the device",
+            "4 − 1.5 = 2.5 ms",
+            "3 − 0.25 = 2.75 ms",
         ),
         (
             ["train.py:31", "32"],
-            "lines 31, 32 of train.py are 78 launches, 2.5 ms on the host and 0.25 ms on the",
-            "1.5 ms on the host and 2.75 ms on the device.",
+            "lines 31, 32 of train.py are 78 launches, 2.5 ms on the host and 0.25 ms on the"
+            " device",
+            "4 − 2.5 = 1.5 ms",
+            "3 − 0.25 = 2.75 ms",
         ),
         (
             ["train.py:31", "recipe.py:31"],
-            "line 31 of train.py and line 31 of recipe.py are 108 launches, 2 ms on the host and",
-            "2 ms on the host and 0.75 ms on the device.",
+            "line 31 of train.py and line 31 of recipe.py are 108 launches, 2 ms on the host and"
+            " 2.25 ms on the device",
+            "4 − 2 = 2 ms",
+            "3 − 2.25 = 0.75 ms",
         ),
         (
             ["enumerate"],
-            "enumerate(DataLoader)#__next__ is 0.4 ms on the host. ",
-            "3.6 ms on the host and 3 ms on the device.",
+            "enumerate(DataLoader)#__next__ is 0.4 ms on the host",
+            "4 − 0.4 = 3.6 ms",
+            "3 ms",
         ),
         (
             ["train.py:30-40"],
-            "lines 31, 32 of train.py are 78 launches",
-            "1.5 ms on the host and 2.75 ms on the device.",
+            "lines 31, 32 of train.py are 78 launches, 2.5 ms on the host and 0.25 ms on the"
+            " device",
+            "4 − 2.5 = 1.5 ms",
+            "3 − 0.25 = 2.75 ms",
         ),
-        (
-            ["32"],
-            "line 32 of train.py is 1 ms on the host. ",
-            "3 ms on the host and 3 ms on the device.",
-        ),
+        (["32"], "line 32 of train.py is 1 ms on the host", "4 − 1 = 3 ms", "3 ms"),
     ],
 )
-def test_what_lines_take_is_told_before_the_sums_without_them(lines, taken, left):
-    text = describe_change(ANSWER, lines)
-    assert text.startswith(f"In a step, {taken}")
-    below = text.partition("\n")[2]
-    assert below.startswith(f"Without that, and with nothing in its place, the sums are {left}")
+def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, device):
+    gain, *rest = describe_change(ANSWER, left_out).splitlines()
+    assert gain.startswith("With all waits gone, a step takes about ")
+    assert rest == [
+        f"  host    {host}",
+        f"  device  {device}",
+        f"Left out: {taken}.",
+        "Each launch in its place costs the host about 20 µs: `--with 3`.",
+        "All waits are gone in each of these figures, so they rank no causes.",
+    ]
 
 
-def test_the_gain_is_that_of_the_longer_sum():
-    text = describe_change(ANSWER, ["train.py:31"])
-    assert text.endswith(
-        "With no wait left anywhere a step takes about 2.75 ms instead of 7 ms: 2.55 times as fast."
+def test_the_gain_is_that_of_the_longer_sum_beside_that_of_no_change():
+    gain, *_ = describe_change(ANSWER, ["train.py:31"]).splitlines()
+    assert gain == (
+        "With all waits gone, a step takes about 2.75 ms instead of 7 ms: 2.55 times as fast."
+        " Without this change, it would be 1.75 times."
     )
-    assert "Each launch in their place costs the host about 20 µs." in text
 
 
-def test_launches_in_place_of_lines_cost_what_one_costs_here():
-    text = describe_change(ANSWER, ["train.py:31", "recipe.py:31"], ["3"])
-    assert (
-        "Without that, and with 3 launches at 20 µs of the host in its place, the sums"
-        " are 2.06 ms on the host and 0.75 ms on the device, plus what your own code takes there."
-    ) in text
-    assert text.endswith("a step takes about 2.06 ms instead of 7 ms: 3.40 times as fast.")
-    assert "Each launch in their place" not in text
-    assert "leaves out the waits of all lines, so it ranks no causes" in text
+def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
+    gain, host, device, out, added, _ = describe_change(
+        ANSWER, ["train.py:31", "recipe.py:31"], ["2", "1", "0.1ms", "50 us"]
+    ).splitlines()
+    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast." in gain
+    assert host == "  host    4 − 2 + 0.21 = 2.21 ms"
+    assert device == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there"
+    assert out.startswith("Left out: line 31 of train.py and")
+    assert added == "Added: 3 launches at 20 µs of the host and 0.15 ms of the host."
 
 
-def test_time_of_the_host_in_place_of_a_row_counts_beside_launches():
-    text = describe_change(ANSWER, ["enumerate"], ["2", "0.1ms", "50 us"])
-    assert (
-        "with 2 launches at 20 µs of the host and 0.15 ms of the host in its place, the sums are"
-        " 3.79 ms on the host and 3 ms on the device"
-    ) in text
-    for given in ("x", "0", "-1", "1.5", "3 s"):
-        with pytest.raises(UsageError, match="neither a number of launches nor a time"):
-            describe_change(ANSWER, [], [given])
+def test_with_nothing_left_out_what_is_added_counts_all_the_same():
+    _, host, device, added, _ = describe_change(ANSWER, [], ["1"]).splitlines()
+    assert host == "  host    4 + 0.02 = 4.02 ms"
+    assert device == "  device  3 ms, and what your own code takes there"
+    assert added == "Added: 1 launch at 20 µs of the host."
+
+
+@pytest.mark.parametrize("given", ["x", "0", "-1", "1.5", "3 s"])
+def test_what_is_neither_launches_nor_a_time_is_refused(given):
+    with pytest.raises(UsageError, match="neither a number of launches nor a time"):
+        describe_change(ANSWER, [], [given])
 
 
 def test_a_number_that_two_files_have_is_refused_with_both():
@@ -114,15 +125,6 @@ def test_the_slower_side_is_that_of_the_longer_sum():
     assert not describe_sides(QueryResult(step.columns, parts[:1])), "no accelerator"
 
 
-def test_launches_are_counted_with_all_lines_left():
-    first, _, below = describe_change(ANSWER, [], ["1"]).partition("\n")
-    assert first.startswith("What follows is for all your changes together")
-    assert below.startswith(
-        "With 1 launch at 20 µs of the host more, the sums are 4.02 ms on the host and 3 ms on"
-        " the device, plus what your own code takes there."
-    )
-
-
 def test_launches_are_refused_where_none_has_a_price():
     rows = [[part, None, host, None, None] for part, _, host, *_ in ANSWER.rows]
     with pytest.raises(UsageError, match="no line of this capture launches anything on a device"):
@@ -141,8 +143,8 @@ def test_a_line_that_is_not_there_is_refused_with_those_that_are():
 def test_without_an_accelerator_the_host_s_sum_alone_counts():
     rows = [[*row[:4], None] for row in ANSWER.rows]
     text = describe_change(QueryResult(COLUMNS, rows), ["train.py:31"])
-    assert "2.5 ms on the host and 0 ms on the device" in text
     assert "2.5 ms instead of 7 ms: 2.80 times" in text
+    assert "  device" not in text
 
 
 def test_without_all_of_its_lines_nothing_is_left_of_a_step():

@@ -243,7 +243,7 @@ def test_what_is_the_same_on_all_ranks_is_printed_once(draw):
     assert text.count("ranks 0-2, 4-7, each: ") == text.count("rank 3: ") == 1
     assert len(re.findall(r"^  ranks 0-2, 4-7 +[▁-█]", text, re.MULTILINE)) == 2
     assert len(re.findall(r"^  rank 3 +", text, re.MULTILINE)) == 2
-    assert re.search(r"^ +1-7 .* from .*, ranks 0-2, 4-7", text, re.MULTILINE)
+    assert re.search(r"^ +1-7 .* at .*, ranks 0-2, 4-7", text, re.MULTILINE)
     assert "\n ranks 0-7" in text
 
 

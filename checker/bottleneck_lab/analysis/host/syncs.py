@@ -137,11 +137,8 @@ def idle_after_waits(
     """
     mine = waiting_calls(timeline) & (timeline.runtime.rank == rank)
     waits = take(timeline.runtime, mine & look_up(host.threads, timeline.runtime.thread))
-    ns = np.zeros(len(waits) + 1, dtype=np.int64)  # the last is of stretches before all waits
-    for part in iv.parts(stretches):
-        last = np.searchsorted(waits.start, part.start, side="right") - 1
-        np.add.at(ns, last, part.lengths)
-    some = np.flatnonzero(ns[:-1])
+    ns = since_last(waits.start, stretches)
+    some = np.flatnonzero(ns)
     waits = take(waits, some)
     names = lines_at(timeline, waits)
     if (names < 0).any():
@@ -154,6 +151,17 @@ def idle_after_waits(
     for name, each in zip(names.tolist(), ns[some].tolist(), strict=True):
         times[timeline.strings[name]] += each
     return times.most_common()
+
+
+def since_last(moments: Ints, stretches: iv.Intervals) -> Ints:
+    """Return how long the stretches are together, ns, for each of the moments, in order, that is
+    the last one before them.
+    """
+    ns = np.zeros(len(moments) + 1, dtype=np.int64)  # the last is of what lies before all moments
+    for part in iv.parts(stretches):
+        last = np.searchsorted(moments, part.start, side="right") - 1
+        np.add.at(ns, last, part.lengths)
+    return ns[:-1]
 
 
 def waits_by_line(syncs: Iterable[SyncRow]) -> Counter[str]:

@@ -67,7 +67,7 @@ def print_gaps(
         lead = f"{numbers:>{widest}} {length:>9} "
         more = f" ({len(others)} more)" if others else ""
         sheet.path(
-            lead + sheet.fit_name(f"from {at}{more}{where}{after}", sheet.width - len(lead) - 2),
+            lead + sheet.fit_name(f"at {at}{more}{where}{after}", sheet.width - len(lead) - 2),
             indent=1,
         )
 

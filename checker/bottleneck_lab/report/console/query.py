@@ -138,13 +138,7 @@ def _cut(name: str, source: str, room: int, sheet: Sheet) -> Text:
     """Return the name of a line in `room` letters, of which its number is never cut, and its source
     below in as many.
     """
-    line = LINE.match(name)
-    if line and len(name) > room:
-        file, number, function = line.groups()
-        left = room - len(f"({number}): ")
-        function = sheet.fit(function, max(left - len(file), left // 2))
-        name = f"{file}({number}): {function}"
-    text = Text(sheet.fit_name(name, room))
+    text = Text(sheet.fit_line(name, room))
     return text.append(f"\n  {sheet.fit(source, room - 2)}", style="dim") if source else text
 
 

@@ -134,5 +134,5 @@ def _print_named(sheet: Sheet, name: str, more: str, time_ns: int, count: str, l
     """
     lead = f"{words.format_share_column(time_ns / length):>6} {words.format_duration(time_ns):>9} "
     room = sheet.width - len(lead) - 3 - len(count)
-    name = sheet.fit_name(name, room, end=more)
+    name = sheet.fit_line(name, room - len(more)) + sheet.safe(more)
     sheet.path(sheet.safe(lead) + name + sheet.safe(count), indent=3)

@@ -328,8 +328,13 @@ def _kernels_are_operators(summary: Summary) -> bool:
 
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     title = "Where most time is lost"
+    fixed = max(
+        (part.ns for part in wall_parts(summary.devices) if part.cause == "fixed"), default=0
+    )
     if biggest.key == "compute":
         title = "The biggest block"
+    elif fixed > biggest.ns:
+        title = "Where most time is lost besides modelled charges"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     for line in describe_lead(summary, biggest):

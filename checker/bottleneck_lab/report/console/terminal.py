@@ -10,6 +10,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
+from bottleneck_lab.analysis.host.lines import LINE
 from bottleneck_lab.report import words
 from bottleneck_lab.report.ascii import to_ascii
 from bottleneck_lab.report.kernel_names import cut_name
@@ -135,6 +136,18 @@ class Sheet:
         """
         name, end = " ".join(self.safe(name).split()), self.safe(end)
         return cut_name(name, room - len(end), self.safe("…")) + end
+
+    def fit_line(self, name: str, room: int) -> str:
+        """Return the name of a line of Python, "train.py(31): train", on one line of `room`
+        characters: its number is never cut. Other names are as in `fit_name`.
+        """
+        line = LINE.match(name)
+        if line and len(name) > room:
+            file, number, function = line.groups()
+            left = room - len(f"({number}): ")
+            function = self.fit(function, max(left - len(file), left // 2))
+            name = f"{file}({number}): {function}"
+        return self.fit_name(name, room)
 
     def write(self, text: Text) -> None:
         """Write one line as it is, whatever its length."""
