@@ -337,8 +337,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "What a step makes is freed only steps later",
         "memory-growth",
         "Look for objects that refer to each other in a circle: they, and the tensors they hold,"
-        " stay until Python's collector comes by. Let one side not refer to the other (weakref), or"
-        " clear the reference after use.",
+        " stay until Python's collector comes by. Do without the references, let one side be weak"
+        " (weakref), or clear it after use.",
         "a device's memory at the ends of steps falls and rises by half of the peak (without what"
         " steps have kept for good), and does not grow, or by less than it falls, or falls at equal"
         " distances",

@@ -376,8 +376,9 @@ QUESTIONS = (
         GROUP BY part, line, operator, name ORDER BY part, total_ms DESC
         """,
         notes="percent is the waiting itself, during which the device may work. idle_after is what"
-        " it costs, in percent, too: how long the device then has nothing to do, until the host has"
-        " launched more. The profiler's own wait when it stops is left out.",
+        " it costs, in percent, too: how long the device then has nothing to do, whatever line the"
+        " host is on, until it has launched more. The profiler's own wait when it stops is left"
+        " out.",
         spare=("name", "calls", "total_ms", "ms_a_step"),
     ),
     Question(

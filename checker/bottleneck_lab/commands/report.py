@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import NO_ROWS, QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.analysis.what_if.gain import gain_without
 from bottleneck_lab.catalog import QuestionSpec, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
@@ -42,7 +43,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
-from bottleneck_lab.report.budget import describe_change, describe_sides
+from bottleneck_lab.report.budget import describe_change, describe_sides, find_parts
 from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
@@ -458,7 +459,11 @@ def _query(
         return
     sums = ""
     if question and question.name in ("budget", "step") and result.rows:
-        sums = describe_change(result, *change) if any(change) else describe_sides(result)
+        sums = describe_sides(result)
+        if any(change):
+            parts = find_parts(result, change[0])
+            alone = gain_without(subject.timeline(), parts) if parts else None
+            sums = describe_change(result, parts, change[1], alone)
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())

@@ -20,7 +20,7 @@ from bottleneck_lab.needs import require_lab_packages
 from bottleneck_lab.wording import list_files
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.next_step import records_itself
+from bottleneck_lab.workspace.next_step import ends_on_small_cards, records_itself
 from bottleneck_lab.workspace.progress import note_start
 from bottleneck_lab.workspace.start import in_repository, start_workspace
 
@@ -131,4 +131,5 @@ def _show(workspace: Workspace, *, new: bool) -> None:
         say_next(f"cd {shlex.quote(folder)}")
         say(f"README.md says what {', '.join(spec.editable)} has to record before `lab profile`.")
     else:
-        say_next(f"cd {shlex.quote(folder)} && lab {spec.evidence}")
+        look = "run" if ends_on_small_cards(workspace) else spec.evidence
+        say_next(f"cd {shlex.quote(folder)} && lab {look}")

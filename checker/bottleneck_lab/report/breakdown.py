@@ -460,10 +460,7 @@ def describe_removal(
         return f"{sentence}{more}"
     if left_ns < rest_ns:
         hidden = words.format_duration((rest_ns - left_ns) / devices)
-        reason = (
-            f"it takes {hidden} less than that, since host and device then work side by side more"
-            " often"
-        )
+        reason = f"{hidden} of that then overlap: the host works while the device does"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

@@ -21,17 +21,24 @@ _ADDED = re.compile(r"(?P<count>[1-9]\d*)|(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
-def describe_change(answer: QueryResult, left_out: Sequence[str], added: Sequence[str] = ()) -> str:
-    """Return the gain, if nothing waited, without the parts that are `left_out` and with what is
-    `added`, and below it both sums and what these parts take. Parts are given as `31`, `13-18`,
-    `train.py:31` or the beginning of their name; what is added is launches, such as `3`, or time of
-    the host, such as `0.2ms`.
-
-    Raises UsageError for a part that is not in the answer or is not clear, for what cannot be
-    added, and for launches where none has a price.
+def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
+    """Return the names of the parts that are `left_out`, each given as `31`, `13-18`, `train.py:31`
+    or the beginning of its name. Raises UsageError for one that is not there or is not clear.
     """
-    rows = {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
-    parts = list(dict.fromkeys(part for each in left_out for part in _parts_of(each, rows)))
+    rows = _rows(answer)
+    return list(dict.fromkeys(part for each in left_out for part in _parts_of(each, rows)))
+
+
+def describe_change(
+    answer: QueryResult, parts: Sequence[str], added: Sequence[str], alone: float | None
+) -> str:
+    """Return what these parts take, what a step gains without them alone, which `alone` says if it
+    is known, and what it gains if nothing waits, with both sums. What is added in their place is
+    launches, such as `3`, or time of the host, such as `0.2ms`.
+
+    Raises UsageError for what cannot be added, and for launches where none has a price.
+    """
+    rows = _rows(answer)
     taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
     launches, added_ms = _added(added)
     if launches and not each_us:
@@ -46,25 +53,34 @@ def describe_change(answer: QueryResult, left_out: Sequence[str], added: Sequenc
     longer, now = max(host, device), rows[NOW]["host_ms"]
     if longer < LEAST_LEFT * now:
         return f"{_describe_parts(parts, taken)}. Without that, nothing is left of the step."
-    gain, unchanged = now / longer, now / max(whole["host_ms"], whole["device_ms"])
-    lines = [
-        f"With all waits gone, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
-        f" {gain:.2f} times as fast. Without this change, it would be {unchanged:.2f} times.",
+    lines = []
+    if parts:
+        lines.append(f"Left out: {_describe_parts(parts, taken)}.")
+    if parts and alone is not None:
+        lines.append(
+            "By itself, with the waits of other lines as they are, that makes a step"
+            f" {alone:.2f} times as fast."
+        )
+    if added:
+        count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
+        time = f"{added_ms:.4g} ms of the host"
+        lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
+    unchanged = now / max(whole["host_ms"], whole["device_ms"])
+    lines += [
+        f"With all waits gone as well, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
+        f" {now / longer:.2f} times as fast; {unchanged:.2f} times if only the waits go.",
         f"  host    {_describe_sum(whole['host_ms'], taken['host_ms'], new_ms)}",
     ]
     if whole["device_ms"]:
         own = ", and what your own code takes there" if added else ""
         lines.append(f"  device  {_describe_sum(whole['device_ms'], taken['device_ms'])}{own}")
-    if parts:
-        lines.append(f"Left out: {_describe_parts(parts, taken)}.")
-    if added:
-        count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
-        time = f"{added_ms:.4g} ms of the host"
-        lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
-    elif each_us:
+    if each_us and not added:
         lines.append(f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`.")
-    lines.append("All waits are gone in each of these figures, so they rank no causes.")
     return "\n".join(lines)
+
+
+def _rows(answer: QueryResult) -> dict[str, dict[str, float]]:
+    return {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
 
 
 def _describe_sum(whole: float, taken: float, new: float = 0.0) -> str:
@@ -173,7 +189,7 @@ def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
     if not parts:
         there = [f"{match[1]}:{match[2]}" for match in own.values()]
         raise UsageError(
-            f"No line {given} starts or waits for anything in a step.",
+            f"No line {given} starts or waits for anything in a step, and no row begins with that.",
             f"`--without` takes one of these: {', '.join(there)}; or how another row begins."
             if there
             else "`lab profile --stack` records lines.",

@@ -424,7 +424,7 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
         return ""
     return (
         "charge: a price of the host's model, for a step's Python or for a batch from a loader's"
-        " worker in place of loading it. It shows where the device has run dry."
+        " worker in place of loading it. Listed is how long the device was idle meanwhile."
     )
 
 

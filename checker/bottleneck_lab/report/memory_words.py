@@ -204,33 +204,39 @@ def holder_cells(row: Holder) -> list[str]:
 
 
 def _describe_blocks(row: Holder) -> str:
-    """Return how many of a line's blocks are held, where it grows of those of a step, and where the
-    others are freed.
+    """Return what becomes of a line's blocks: of those of a step, where steps were recorded, else
+    of all.
     """
     held = row.allocated - round(row.freed_share * row.allocated)
     if not row.allocated:
         text = "allocated before the recording"
-    elif row.grows and round(row.kept_per_step, 1) > 0:
-        made, kept = (f"{round(count, 1):,g}" for count in (row.made_per_step, row.kept_per_step))
-        of_step = f"of {made} block{'s' * (made != '1')} a step"
-        text = f"{of_step}, {kept} {'is' if kept == '1' else 'are'} kept for good"
-    elif held:
-        status = "still held" if row.grows else "not freed yet"
-        verb = "is" if held == 1 else "are"
-        text = f"of {counted(row.allocated, 'block')}, {held:,} {verb} {status}"
+    # One block that grows is no block more.
+    elif round(row.made_per_step, 1) and (round(row.kept_per_step, 1) > 0 or not row.grows):
+        kept = row.kept_per_step if row.grows else 0.0
+        parts = {
+            "kept for good": kept,
+            "freed only steps later": row.made_per_step - kept - row.freed_per_step,
+            "freed in the step": row.freed_per_step,
+        }
+        counts = [f"{part:,.3g} {what}" for what, part in parts.items() if round(part, 1) > 0]
+        made = f"{row.made_per_step:,.3g}"
+        text = f"of {made} block{'s' * (made != '1')} a step, {_join(counts)}"
     else:
-        text = f"of {counted(row.allocated, 'block')}, none is left"
+        text = f"of {counted(row.allocated, 'block')}, {f'{held:,}' if held else 'none'} still held"
     if row.blocks:
         sizes = [words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)]
         sizes = [*dict.fromkeys(sizes)]
-        text += f", {' to '.join(sizes)}{' each' * (len(sizes) == 1)}"
+        text += f"; those held are {' to '.join(sizes)}{' each' * (len(sizes) == 1)}"
     if row.freed_at:
         where = row.freed_at
         if where == NOT_RECORDED:
             where = "a line that was not recorded"
-        rest = "the rest is" if held else "they are"
-        text += f"; {rest} freed, mostly while {where} runs"
+        text += f"; most are freed while {where} runs"
     return text
+
+
+def _join(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def caller_rows(row: Holder) -> list[list[str]]:

@@ -198,8 +198,7 @@ def _first_look(workspace: Workspace, record: Record) -> NextStep | None:
         return _change(workspace) if _records_too_little(workspace) else None
     lab = workspace.lab
     then = " Then run `lab diagnose`." if lab.spec.questions else ""
-    ends = lab.predicts_memory(workspace.info.device) and workspace.info.device == "virtual"
-    if ends and not load_looks(workspace).runs:
+    if ends_on_small_cards(workspace) and not load_looks(workspace).runs:
         return NextStep("lab run", "Some runs end: see how. Then capture one with `lab profile`.")
     if not records_itself(workspace):
         return NextStep(
@@ -309,6 +308,12 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
         "Your change is captured, and `lab compare` shows what it brought. A check says whether"
         " that is enough: once it passes, whatever a report still lists is optional.",
     )
+
+
+def ends_on_small_cards(workspace: Workspace) -> bool:
+    """Return True where `lab run` plays a card on which the shipped program runs out of memory."""
+    device = workspace.info.device
+    return device == "virtual" and workspace.lab.predicts_memory(device)
 
 
 def records_itself(workspace: Workspace) -> bool:

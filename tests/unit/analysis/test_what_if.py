@@ -13,7 +13,7 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.what_if import program
-from bottleneck_lab.analysis.what_if.gain import WhatIf
+from bottleneck_lab.analysis.what_if.gain import WhatIf, gain_without
 from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal
 
 from ...modules import load_file
@@ -173,6 +173,38 @@ def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):
     brought = wall_us(asking(item=True)) / wall_us(asking(item=False))
     gained = gains_of(tmp_path, asking(item=True))["idle-synchronisation"]
     assert gained == pytest.approx(brought, rel=0.01)
+
+
+def test_a_place_alone_gains_what_a_program_without_it_has(make, tmp_path):
+    """Each step reads a norm, which makes the host wait, and then updates with small kernels."""
+
+    def steps(*, norms: bool, update: bool):
+        run = make.Program(jitter=0.0)
+        for _ in range(20):
+            for _ in range(10):
+                run.operator("aten::mm", "kernel", 60.0, host_us=20.0)
+            if norms:
+                begin = run.host
+                run.item()
+                run.range("norms", begin)
+            if update:
+                begin = run.host
+                for _ in range(10):
+                    run.operator("aten::add_", "small", 2.0, host_us=20.0)
+                run.range("update", begin)
+        run.wait()
+        return run
+
+    timeline = load_trace(tmp_path, steps(norms=True, update=True).trace())
+    whole = wall_us(steps(norms=True, update=True))
+    for place, rest in (
+        ("norms", {"norms": False, "update": True}),
+        ("update", {"norms": True, "update": False}),
+    ):
+        assert gain_without(timeline, [place]) == pytest.approx(
+            whole / wall_us(steps(**rest)), rel=0.03
+        )
+    assert gain_without(timeline, ["elsewhere"]) == 1.0
 
 
 def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.report.budget import describe_change, describe_sides
+from bottleneck_lab.report.budget import describe_change, describe_sides, find_parts
 
 COLUMNS = ["part", "launches", "host_ms", "host_us_each", "device_ms"]
 ANSWER = QueryResult(
@@ -61,55 +61,62 @@ ANSWER = QueryResult(
     ],
 )
 def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, device):
-    gain, *rest = describe_change(ANSWER, left_out).splitlines()
-    assert gain.startswith("With all waits gone, a step takes about ")
+    parts = find_parts(ANSWER, left_out)
+    first, alone, gain, *rest = describe_change(ANSWER, parts, [], 1.47).splitlines()
+    assert first == f"Left out: {taken}."
+    assert alone == (
+        "By itself, with the waits of other lines as they are, that makes a step 1.47 times as"
+        " fast."
+    )
+    assert gain.startswith("With all waits gone as well, a step takes about ")
     assert rest == [
         f"  host    {host}",
         f"  device  {device}",
-        f"Left out: {taken}.",
         "Each launch in its place costs the host about 20 µs: `--with 3`.",
-        "All waits are gone in each of these figures, so they rank no causes.",
     ]
 
 
 def test_the_gain_is_that_of_the_longer_sum_beside_that_of_no_change():
-    gain, *_ = describe_change(ANSWER, ["train.py:31"]).splitlines()
+    _, gain, *_ = describe_change(
+        ANSWER, find_parts(ANSWER, ["train.py:31"]), [], None
+    ).splitlines()
     assert gain == (
-        "With all waits gone, a step takes about 2.75 ms instead of 7 ms: 2.55 times as fast."
-        " Without this change, it would be 1.75 times."
+        "With all waits gone as well, a step takes about 2.75 ms instead of 7 ms: 2.55 times as"
+        " fast; 1.75 times if only the waits go."
     )
 
 
 def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
-    gain, host, device, out, added, _ = describe_change(
-        ANSWER, ["train.py:31", "recipe.py:31"], ["2", "1", "0.1ms", "50 us"]
+    parts = find_parts(ANSWER, ["train.py:31", "recipe.py:31"])
+    out, added, gain, host, device = describe_change(
+        ANSWER, parts, ["2", "1", "0.1ms", "50 us"], None
     ).splitlines()
-    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast." in gain
-    assert host == "  host    4 − 2 + 0.21 = 2.21 ms"
-    assert device == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there"
     assert out.startswith("Left out: line 31 of train.py and")
     assert added == "Added: 3 launches at 20 µs of the host and 0.15 ms of the host."
+    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast;" in gain
+    assert host == "  host    4 − 2 + 0.21 = 2.21 ms"
+    assert device == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there"
 
 
 def test_with_nothing_left_out_what_is_added_counts_all_the_same():
-    _, host, device, added, _ = describe_change(ANSWER, [], ["1"]).splitlines()
+    added, _, host, device = describe_change(ANSWER, [], ["1"], None).splitlines()
+    assert added == "Added: 1 launch at 20 µs of the host."
     assert host == "  host    4 + 0.02 = 4.02 ms"
     assert device == "  device  3 ms, and what your own code takes there"
-    assert added == "Added: 1 launch at 20 µs of the host."
 
 
 @pytest.mark.parametrize("given", ["x", "0", "-1", "1.5", "3 s"])
 def test_what_is_neither_launches_nor_a_time_is_refused(given):
     with pytest.raises(UsageError, match="neither a number of launches nor a time"):
-        describe_change(ANSWER, [], [given])
+        describe_change(ANSWER, [], [given], None)
 
 
 def test_a_number_that_two_files_have_is_refused_with_both():
     with pytest.raises(UsageError, match=r"On line 31, train\.py and recipe\.py each") as refused:
-        describe_change(ANSWER, ["31"])
+        find_parts(ANSWER, ["31"])
     assert "`--without train.py:31` or `--without recipe.py:31`" in refused.value.remedy
     with pytest.raises(UsageError, match="On lines 31-32, "):
-        describe_change(ANSWER, ["31-32"])
+        find_parts(ANSWER, ["31-32"])
 
 
 def test_the_slower_side_is_that_of_the_longer_sum():
@@ -128,26 +135,26 @@ def test_the_slower_side_is_that_of_the_longer_sum():
 def test_launches_are_refused_where_none_has_a_price():
     rows = [[part, None, host, None, None] for part, _, host, *_ in ANSWER.rows]
     with pytest.raises(UsageError, match="no line of this capture launches anything on a device"):
-        describe_change(QueryResult(COLUMNS, rows), ["train.py:31"], ["3"])
+        describe_change(QueryResult(COLUMNS, rows), [], ["3"], None)
 
 
 def test_a_line_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="No line 40") as refused:
-        describe_change(ANSWER, ["40"])
+        find_parts(ANSWER, ["40"])
     assert "train.py:31, recipe.py:31, train.py:32" in refused.value.remedy
     for line in ("recipe.py:32", "-31", "x"):
         with pytest.raises(UsageError, match="No line "):
-            describe_change(ANSWER, [line])
+            find_parts(ANSWER, [line])
 
 
 def test_without_an_accelerator_the_host_s_sum_alone_counts():
     rows = [[*row[:4], None] for row in ANSWER.rows]
-    text = describe_change(QueryResult(COLUMNS, rows), ["train.py:31"])
+    text = describe_change(QueryResult(COLUMNS, rows), [str(ANSWER.rows[0][0])], [], None)
     assert "2.5 ms instead of 7 ms: 2.80 times" in text
     assert "  device" not in text
 
 
 def test_without_all_of_its_lines_nothing_is_left_of_a_step():
     whole = [ANSWER.rows[0], ["sum", *ANSWER.rows[0][1:]], ANSWER.rows[-1]]
-    text = describe_change(QueryResult(COLUMNS, whole), ["31"])
+    text = describe_change(QueryResult(COLUMNS, whole), [str(ANSWER.rows[0][0])], [], None)
     assert text.endswith("Without that, nothing is left of the step.")

@@ -50,9 +50,10 @@ class Holder(msgspec.Struct, frozen=True):
     `fall_bytes`: the most by which it fell between the ends of steps, where steps were recorded.
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
     freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `made_per_step`:
-    blocks allocated in a step; `kept_per_step`: by how many more are held after each, over the same
-    steps as `growth_bytes`; both 0 where no steps were recorded. `callers`: where several lines of
-    the program's call it, those that hold anything.
+    blocks allocated in a step; `kept_per_step`: by how many more are held after each;
+    `freed_per_step`: those that are freed in the step that made them; all over the same steps as
+    `growth_bytes`, and 0 where no steps were recorded. `callers`: where several lines of the
+    program's call it, those that hold anything.
     """
 
     line: str
@@ -70,6 +71,7 @@ class Holder(msgspec.Struct, frozen=True):
     largest_bytes: int = 0
     made_per_step: float = 0.0
     kept_per_step: float = 0.0
+    freed_per_step: float = 0.0
     callers: tuple[Caller, ...] = ()
 
 
@@ -207,7 +209,11 @@ def find_holders(
     line, lines = lives.line_of[lives.site], len(lives.lines)
     blocks = np.bincount(line[there], minlength=lines)
     earlier = np.bincount(line[(lives.begin <= start) & (lives.end > start)], minlength=lines)
-    made = np.bincount(line[(lives.begin > start) & (lives.begin <= end)], minlength=lines)
+    new = (lives.begin > start) & (lives.begin <= end)
+    made = np.bincount(line[new], minlength=lines)
+    # After as many steps are over when it ends as when it begins.
+    brief = np.searchsorted(moments, lives.begin) == np.searchsorted(moments, lives.end)
+    freed = np.bincount(line[new & brief], minlength=lines)
     holders = []
     for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
         if not held[i] and not at_peak[i]:
@@ -231,6 +237,7 @@ def find_holders(
                 largest_bytes=int(sizes.max()) if len(sizes) else 0,
                 made_per_step=float(made[i] / steps_apart) if by_step else 0.0,
                 kept_per_step=float((blocks[i] - earlier[i]) / steps_apart) if by_step else 0.0,
+                freed_per_step=float(freed[i] / steps_apart) if by_step else 0.0,
                 callers=tuple(callers.get(lives.lines[i], ())),
             )
         )

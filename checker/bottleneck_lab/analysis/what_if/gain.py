@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
+from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.what_if.program import Program
-from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal, removed_from_tasks
+from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal, removed_from_tasks, time_in
 from bottleneck_lab.analysis.what_if.replay import Plan, make_plan, replay
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -43,4 +44,13 @@ class WhatIf:
                 each.window.start for each in self._programs if (each.tasks.joins >= 0).any()
             )
         removed = removed_from_tasks(self._timeline, program, removal)
-        return make_plan(program, removal, removed, offset)
+        gone = time_in(self._timeline, program, removal)
+        return make_plan(program, removal, removed, offset, gone)
+
+
+def gain_without(timeline: Timeline, places: Sequence[str]) -> float | None:
+    """Return how many times as fast a program would be without what its host does on these lines or
+    in these ranges, and what it starts there; None without a device.
+    """
+    programs = [time.program for _, time in find_device_uses(timeline) if time.program is not None]
+    return WhatIf(timeline, programs).gain(Removal(places=tuple(places)))

@@ -29,9 +29,10 @@ class Removal(NamedTuple):
     """Time that is taken out: the host's for these causes, its waits for devices (but not until a
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
     match (but for the share `left`) or that `operators` of such names launch, or in waiting for
-    other `devices` of their process; `results`: in copies to the host, but for values. Kernels that
-    match `halved` then take half as long, and of those in a row that match `fused`, only the
-    longest remains.
+    other `devices` of their process; `results`: in copies to the host, but for values; `places`:
+    all that the host does on these lines or in ranges of these names, and what it starts there.
+    Kernels that match `halved` then take half as long, and of those in a row that match `fused`,
+    only the longest remains.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -40,6 +41,7 @@ class Removal(NamedTuple):
     communication: bool = False
     devices: bool = False
     results: bool = False
+    places: tuple[str, ...] = ()
     kernels: re.Pattern[str] | None = None
     operators: re.Pattern[str] | None = None
     halved: re.Pattern[str] | None = None
@@ -76,6 +78,10 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
         removed |= _but_longest(kernels(removal.fused), program.streams, length)
     if removal.operators is not None:
         removed |= _launched_in(timeline, rows, removal.operators)
+    if removal.places:
+        calls = timeline.launched_by[rows]
+        begun = timeline.runtime.start[calls]
+        removed |= (calls >= 0) & iv.meets(time_in(timeline, program, removal), begun, begun + 1)
     parts = [(removed, removal.left)]
     if removal.halved is not None:
         parts.append((kernels(removal.halved) & ~removed, 0.5))
@@ -92,6 +98,20 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
             covered = iv.covered_within(iv.subtract(gone, rest), start, end)
             total += (covered * (1 - left)).astype(np.int64)
     return total
+
+
+def time_in(timeline: Timeline, program: Program, removal: Removal) -> iv.Intervals:
+    """Return when the host was in the `places` that are taken out."""
+    if not removal.places or not len(program.rows):
+        return iv.NONE
+    rank = timeline.device.rank[program.rows[0]]
+    names = [i for i, name in enumerate(timeline.strings) if name in removal.places]
+    return iv.join(
+        *(
+            union_of(table, np.isin(table.name, names) & (table.rank == rank))
+            for table in (timeline.python, timeline.ranges)
+        )
+    )
 
 
 def _but_longest(mask: NDArray[np.bool_], streams: SmallInts, length: Ints) -> NDArray[np.bool_]:

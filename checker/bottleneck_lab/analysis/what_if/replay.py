@@ -47,10 +47,14 @@ class Plan(NamedTuple):
     collectives: Sequence[int]
 
 
-def make_plan(program: Program, removal: Removal, removed: Ints, offset: int) -> Plan:
-    """Return the plan of a program without what is removed: of each task, `removed` ns."""
+def make_plan(
+    program: Program, removal: Removal, removed: Ints, offset: int, gone: iv.Intervals = iv.NONE
+) -> Plan:
+    """Return the plan of a program without what is removed: of each task, `removed` ns, and of the
+    host's time what is `gone`, beside that of the removal's causes.
+    """
     tasks, host, window = program.tasks, program.host, program.window
-    gone = iv.join(iv.NONE, *(host.doing.get(cause, iv.NONE) for cause in removal.causes))
+    gone = iv.join(gone, *(host.doing.get(cause, iv.NONE) for cause in removal.causes))
     gone = iv.subtract(gone, host.fixed)
     # Waits are taken out of the host's time here and put back by the replay, as long as they then
     # take.

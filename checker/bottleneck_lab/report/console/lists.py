@@ -94,7 +94,7 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
         kernels = sum(row.kernels for row in summary.launches)
         many = len(summary.steps) or 1
         each = f"{copies / many:.2g}" if copies < 10 * many else f"{copies / many:,.0f}"
-        launches = f"{round(kernels / many) + copies / many:,.0f} launches"
+        launches = f"{(kernels + copies) / many:,.0f} launches"
         per_step = " per step" * bool(summary.steps)
         sheet.line(f"With copies ({each}): {launches}{per_step}.", indent=2, style="dim")
 

@@ -133,6 +133,7 @@ def _print_named(sheet: Sheet, name: str, more: str, time_ns: int, count: str, l
     long name is cut before `more`, which tells it from others as well.
     """
     lead = f"{words.format_share_column(time_ns / length):>6} {words.format_duration(time_ns):>9} "
+    more = "" if LINE.match(name) else more  # what it is, its form says
     room = sheet.width - len(lead) - 3 - len(count)
     name = sheet.fit_line(name, room - len(more)) + sheet.safe(more)
     sheet.path(sheet.safe(lead) + name + sheet.safe(count), indent=3)

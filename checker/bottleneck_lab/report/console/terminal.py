@@ -146,7 +146,7 @@ class Sheet:
             file, number, function = line.groups()
             left = room - len(f"({number}): ")
             function = self.fit(function, max(left - len(file), left // 2))
-            name = f"{file}({number}): {function}"
+            return f"{self.fit(file, left - len(function))}({number}): {function}"
         return self.fit_name(name, room)
 
     def write(self, text: Text) -> None:
