@@ -48,8 +48,8 @@ def describe_change(
             "Give the host's time, as in `--with 0.2ms`.",
         )
     new_ms = launches * each_us / 1e3 + added_ms
-    host, device = whole["host_ms"] - taken["host_ms"] + new_ms, whole["device_ms"]
-    device -= taken["device_ms"]
+    host = whole["host_ms"] - taken["host_ms"] + new_ms
+    device = whole["device_ms"] - taken["device_ms"]
     longer, now = max(host, device), rows[NOW]["host_ms"]
     if longer < LEAST_LEFT * now:
         return f"{_describe_parts(parts, taken)}. Without that, nothing is left of the step."
