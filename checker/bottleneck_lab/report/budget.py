@@ -13,8 +13,10 @@ from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.wording import counted, list_numbers
 
-LEAST_LEFT = 1e-6
-"""Less than this part (0-1) of a step is what rounding leaves."""
+LEAST_LEFT = 1e-3
+"""Less than this part (0-1) of a sum is what rounding leaves."""
+WORTH_A_WORD = 1.01
+"""A gain below this is none."""
 NOW, SUM = "a step now, with waits", "sum"
 WITHOUT_WAITS, NOT_IDLE = "all but waits", "all but idle time"
 _ADDED = re.compile(r"(?P<count>[1-9]\d*)|(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)")
@@ -56,7 +58,7 @@ def describe_change(
     lines = []
     if parts:
         lines.append(f"Left out: {_describe_parts(parts, taken)}.")
-    if parts and alone is not None:
+    if parts and alone is not None and not added:
         lines.append(
             "By itself, with the waits of other lines as they are, that makes a step"
             f" {alone:.2f} times as fast."
@@ -66,9 +68,10 @@ def describe_change(
         time = f"{added_ms:.4g} ms of the host"
         lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
     unchanged = now / max(whole["host_ms"], whole["device_ms"])
+    waits = f"; {unchanged:.2f} times if only the waits go" if unchanged > WORTH_A_WORD else ""
     lines += [
         f"With all waits gone as well, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
-        f" {now / longer:.2f} times as fast; {unchanged:.2f} times if only the waits go.",
+        f" {now / longer:.2f} times as fast{waits}.",
         f"  host    {_describe_sum(whole['host_ms'], taken['host_ms'], new_ms)}",
     ]
     if whole["device_ms"]:
@@ -88,6 +91,8 @@ def _describe_sum(whole: float, taken: float, new: float = 0.0) -> str:
     less = f" − {taken:.4g}" * bool(taken)
     more = f" + {new:.4g}" * bool(new)
     left = whole - taken + new
+    if left < LEAST_LEFT * whole:
+        left = 0.0
     return f"{whole:.4g}{less}{more} = {left:.4g} ms" if less or more else f"{left:.4g} ms"
 
 

@@ -637,11 +637,14 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
                     "cannot tell" if hidden else text
                     for hidden, text in zip(change.hides_growth, (before, after), strict=True)
                 )
-            least = 0.0
+            share = 0.0
             if sizes is change.fall_bytes:
                 share = SMALL if any(change.hides_growth) else _LEAST_FALL
-                least = share * max(change.peak_bytes)
-            if max(sizes) > least and {before, after} - {"cannot tell", words.format_bytes(0)}:
+            # A fall that is small beside the peak that a leak makes may be large once it is gone.
+            much = any(
+                size > share * peak for size, peak in zip(sizes, change.peak_bytes, strict=True)
+            )
+            if much and {before, after} - {"cannot tell", words.format_bytes(0)}:
                 rows.append(((before, after, what, change.device < 0), change))
     several = len({change.rank for change in comparison.memory}) > 1
     shown = []

@@ -218,6 +218,9 @@ def _describe_blocks(row: Holder) -> str:
             "freed only steps later": row.made_per_step - kept - row.freed_per_step,
             "freed in the step": row.freed_per_step,
         }
+        # What every tenth step frees at its end, it has made itself in one of ten.
+        if sum(map(round, parts.values())) == round(row.made_per_step, 1):
+            parts = {what: round(part) for what, part in parts.items()}
         counts = [f"{part:,.3g} {what}" for what, part in parts.items() if round(part, 1) > 0]
         made = f"{row.made_per_step:,.3g}"
         text = f"of {made} block{'s' * (made != '1')} a step, {_join(counts)}"

@@ -198,7 +198,7 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
     }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
     assert finding.evidence.endswith(
-        "Of it are made, there or by what is called there: 1.0 MiB at train.py(9): train."
+        "By line, with what is called there: 1.0 MiB at train.py(9): train."
     )
 
 

@@ -264,7 +264,7 @@ def test_batches_that_were_gathered_first_are_stepped_through_in_a_short_capture
     with child._marked_steps(3, lambda: noted.append("pass"), note, 2):
         gathered = [*DataLoader(range(6), 2)]
         assert len([*DataLoader(gathered, batch_size=None)]) == 2
-    assert noted == ["pass", 2, 2, "pass", 2, 2]
+    assert noted == ["pass", 2, 2, "pass", 1, 1], "what was gathered is ready"
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,10 @@ def test_batches_that_were_gathered_first_are_stepped_through_in_a_short_capture
         ({"batch_sampler": [[0, 1], [2, 3]]}, [(2, False), (2, False)]),
         ({"batch_size": None, "sampler": [[0, 1, 2, 3], [4, 5]]}, [(4, True), (2, True)]),
         ({"batch_size": 4, "num_workers": 1}, [(0, False), (0, False)]),
+        ({"batch_size": None}, [(1, True)] * 6),
+        ({"batch_size": None, "shuffle": True}, [(1, True)] * 6),
     ],
-    ids=["sample by sample", "a sampler of batches", "at once", "by a worker"],
+    ids=["sample by sample", "a sampler of batches", "at once", "by a worker", "ready", "shuffled"],
 )
 def test_a_step_begins_with_what_loading_its_batch_takes(options: dict, loads: list) -> None:
     loader = DataLoader(TensorDataset(torch.arange(6), torch.zeros(6, 2)), **options)
@@ -284,9 +286,18 @@ def test_a_step_begins_with_what_loading_its_batch_takes(options: dict, loads: l
     def note(samples: int, *, at_once: bool) -> None:
         noted.append((samples, at_once))
 
-    with child._marked_steps(2, lambda: None, note, None):
-        assert len([*loader]) == 2
+    with child._marked_steps(len(loads), lambda: None, note, None):
+        assert len([*loader]) == len(loads)
     assert noted == loads
+
+
+def test_the_parts_of_a_batch_that_is_ready_are_no_samples() -> None:
+    """Packed sequences of 1,150 tokens were charged as so many samples, and `[None]` as one."""
+    noted: list[int] = []
+    packed = [(torch.zeros(1150), torch.zeros(32)) for _ in range(2)]
+    with child._marked_steps(2, lambda: None, lambda samples, **_: noted.append(samples), None):
+        assert len([*DataLoader(packed, batch_size=None)]) == 2
+    assert noted == [1, 1]
 
 
 def test_the_small_size_is_the_same_script_with_another_recipe(tmp_path, monkeypatch) -> None:

@@ -579,7 +579,7 @@ def growing_memory(seen: Evidence) -> list[Detection]:
                 )
         most = [f"{_size(kept)} at {line}" for line, kept in lines.most_common(GROWING_LINES)]
         if most:
-            evidence += f" Of it are made, there or by what is called there: {', '.join(most)}."
+            evidence += f" By line, with what is called there: {', '.join(most)}."
         detections.append(Detection(evidence, 0.0))
     return detections
 

@@ -281,14 +281,14 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         numbers = f"`--gap N`, 1 to {len(gaps)}," if len(gaps) > 1 else "`--gap 1`"
         alike = ", those alike in one row" if len(gaps) > 1 else ""
         sheet.heading(f"The longest gaps{alike} (add {numbers} to see what every thread did)")
+        if short_gaps := describe_short_gaps(summary.devices):
+            sheet.line(short_gaps, indent=1)
     print_gaps(
         sheet,
         summary,
         ((number, use, gap) for number, (use, gap) in enumerate(gaps, start=1)),
         TOP,
     )
-    if short_gaps := describe_short_gaps(summary.devices):
-        sheet.line(short_gaps, indent=1)
 
 
 def _print_copies(sheet: Sheet, summary: Summary, *, whole: bool) -> None:

@@ -26,7 +26,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bottleneck_lab.measure.channel.messages import Loading, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
@@ -258,7 +258,8 @@ def _marked_steps(
     hands over the first `most` batches. Garbage is collected behind the first two steps: PyTorch
     imports much on first use, and leaves cycles.
 
-    A loader without a batch size asks its data set for a whole batch at once.
+    A loader without a batch size asks its data set for a whole batch at once, by the indices that
+    its sampler makes lists of, or for one that is ready, as an item.
 
     The script's own loaders count like the recipe's; a loader of something else has another number
     of batches.
@@ -278,8 +279,12 @@ def _marked_steps(
         for step, batch in enumerate(itertools.islice(batches, most)):
             if 0 < step <= WARM_UP_STEPS:
                 _collect()
-            samples = 0 if loader.num_workers else _samples_of(batch)
-            begin_step(samples, at_once=loader.batch_sampler is None)
+            samples, at_once = _samples_of(batch), loader.batch_sampler is None
+            if loader.num_workers:
+                samples = 0
+            elif at_once and isinstance(loader.sampler, SequentialSampler | RandomSampler):
+                samples = 1
+            begin_step(samples, at_once=at_once)
             yield batch
 
     with mock.patch.object(DataLoader, "__iter__", marked):

@@ -138,8 +138,9 @@ def train_both(
         known: dict[bool, Figures | None] = {}
         for done, seed in enumerate(seeds):
             smaller = context.settings.smaller and done > 0
+            count = f": {done} of {len(seeds)} pairs done" if len(seeds) > 1 else ""
             context.progress(
-                f"training with your script and the shipped one: {done} of {len(seeds)} pairs done",
+                f"training with your script and the shipped one{count}",
                 0.1 + 0.8 * done / len(seeds),
             )
             secret = context.rng.getrandbits(31)
