@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.gaps import LEAST_LISTED_NS
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
@@ -19,7 +20,8 @@ from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import NO_ROWS, QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.analysis.what_if.gain import gain_without
+from bottleneck_lab.analysis.what_if.gain import replayed
+from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.catalog import QuestionSpec, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
@@ -43,7 +45,7 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
-from bottleneck_lab.report.budget import describe_change, describe_sides, find_parts
+from bottleneck_lab.report.budget import Gains, describe_change, describe_sides, find_parts
 from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
@@ -461,9 +463,9 @@ def _query(
     if question and question.name in ("budget", "step") and result.rows:
         sums = describe_sides(result)
         if any(change):
-            parts = find_parts(result, change[0])
-            alone = gain_without(subject.timeline(), parts) if parts else None
-            sums = describe_change(result, parts, change[1], alone)
+            parts, what_if = find_parts(result, change[0]), replayed(subject.timeline())
+            gains = Gains(what_if.gain(Removal(places=tuple(parts))), what_if.gain(WAITS))
+            sums = describe_change(result, parts, change[1], gains)
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())

@@ -66,7 +66,7 @@ def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
             continue
         what = "needed little enough memory"
         if checked.prediction.quantity == "time":
-            what = "met the target"
+            what = "met the speed target"
         first, latest = checked.prediction.measured, verdict.prediction.measured
         after = "What came after it was for the other criteria."
         if latest and latest > MORE * first:

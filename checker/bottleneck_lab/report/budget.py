@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
@@ -31,12 +32,21 @@ def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(part for each in left_out for part in _parts_of(each, rows)))
 
 
+class Gains(NamedTuple):
+    """How many times as fast a step would be without some parts alone, with the waits of others as
+    they are, and with all waits gone alone; None where that is not known.
+    """
+
+    alone: float | None = None
+    no_waits: float | None = None
+
+
 def describe_change(
-    answer: QueryResult, parts: Sequence[str], added: Sequence[str], alone: float | None
+    answer: QueryResult, parts: Sequence[str], added: Sequence[str], gains: Gains
 ) -> str:
-    """Return what these parts take, what a step gains without them alone, which `alone` says if it
-    is known, and what it gains if nothing waits, with both sums. What is added in their place is
-    launches, such as `3`, or time of the host, such as `0.2ms`.
+    """Return what these parts take, what a step gains without them alone, and what it would take if
+    nothing waited, too, with both sums. What is added in their place is launches, such as `3`, or
+    time of the host, such as `0.2ms`.
 
     Raises UsageError for what cannot be added, and for launches where none has a price.
     """
@@ -58,17 +68,18 @@ def describe_change(
     lines = []
     if parts:
         lines.append(f"Left out: {_describe_parts(parts, taken)}.")
-    if parts and alone is not None and not added:
+    if parts and gains.alone is not None and not added:
         lines.append(
             "By itself, with the waits of other lines as they are, that makes a step"
-            f" {alone:.2f} times as fast."
+            f" {gains.alone:.2f} times as fast."
         )
     if added:
         count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
         time = f"{added_ms:.4g} ms of the host"
         lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
-    unchanged = now / max(whole["host_ms"], whole["device_ms"])
-    waits = f"; {unchanged:.2f} times if only the waits go" if unchanged > WORTH_A_WORD else ""
+    waits = ""
+    if gains.no_waits is not None and gains.no_waits > WORTH_A_WORD:
+        waits = f"; {gains.no_waits:.2f} times if only the waits go"
     lines += [
         f"With all waits gone as well, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
         f" {now / longer:.2f} times as fast{waits}.",

@@ -13,7 +13,7 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.what_if import program
-from bottleneck_lab.analysis.what_if.gain import WhatIf, gain_without
+from bottleneck_lab.analysis.what_if.gain import WhatIf, replayed
 from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal
 
 from ...modules import load_file
@@ -201,10 +201,9 @@ def test_a_place_alone_gains_what_a_program_without_it_has(make, tmp_path):
         ("norms", {"norms": False, "update": True}),
         ("update", {"norms": True, "update": False}),
     ):
-        assert gain_without(timeline, [place]) == pytest.approx(
-            whole / wall_us(steps(**rest)), rel=0.03
-        )
-    assert gain_without(timeline, ["elsewhere"]) == 1.0
+        gain = replayed(timeline).gain(Removal(places=(place,)))
+        assert gain == pytest.approx(whole / wall_us(steps(**rest)), rel=0.03)
+    assert replayed(timeline).gain(Removal(places=("elsewhere",))) == 1.0
 
 
 def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path):

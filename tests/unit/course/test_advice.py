@@ -131,7 +131,7 @@ def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(
     earlier = [Attempt(n, each, workspace.root) for n, each in enumerate(verdicts, 1)]
     passed = check(1.93, target=True, mechanism=True, outcome=Outcome.PASS)
     (note,) = note_first_fix(earlier, passed).notes
-    assert note.startswith("Check 2 was the first with right results that met the target")
+    assert note.startswith("Check 2 was the first with right results that met the speed target")
     assert note.endswith(
         ", at 1.41x. What came after it was for the other criteria, and made that 1.93x."
     )

@@ -48,9 +48,7 @@ class WhatIf:
         return make_plan(program, removal, removed, offset, gone)
 
 
-def gain_without(timeline: Timeline, places: Sequence[str]) -> float | None:
-    """Return how many times as fast a program would be without what its host does on these lines or
-    in these ranges, and what it starts there; None without a device.
-    """
+def replayed(timeline: Timeline) -> WhatIf:
+    """Return the programs of a capture, each rank by itself, to be replayed without something."""
     programs = [time.program for _, time in find_device_uses(timeline) if time.program is not None]
-    return WhatIf(timeline, programs).gain(Removal(places=tuple(places)))
+    return WhatIf(timeline, programs)
