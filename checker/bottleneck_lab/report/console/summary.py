@@ -49,6 +49,7 @@ from bottleneck_lab.report.console.lists import (
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.memory_words import changes_between_steps
+from bottleneck_lab.wording import counted
 
 EMULATED_KERNEL = "emulated: "
 """How the names of kernels begin that stand for operators in a trace of the virtual GPU."""
@@ -476,7 +477,8 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
     if largest and rest > _wall_ns(summary) // 1000:
         if biggest.cause:
             listed = sum(name != capture_words.NOWHERE for name, _, _ in largest)
-            others = f"{max(_count_places(summary, biggest) - listed, 0) or ''} {others}".lstrip()
+            count = max(_count_places(summary, biggest) - listed, 0)
+            others = counted(count, "other place") if count else others
         largest.append((others, rest, ""))
     return largest
 
