@@ -464,7 +464,7 @@ def _query(
         sums = describe_sides(result)
         if any(change):
             parts, what_if = find_parts(result, change[0]), replayed(subject.timeline())
-            gains = Gains(what_if.gain(Removal(places=tuple(parts))), what_if.gain(WAITS))
+            gains = Gains(what_if.gain(Removal(scopes=tuple(parts))), what_if.gain(WAITS))
             sums = describe_change(result, parts, change[1], gains)
     if question:
         say(question.asks, style="bold")

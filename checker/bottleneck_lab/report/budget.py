@@ -1,5 +1,5 @@
-"""What the sums of a step say, by the answers to `budget` and `step`: which side is the slower one,
-and what is left with other work in place of some lines.
+"""The sums of a step in words, by the answers to `budget` and `step`: which side is the slower one,
+and what is left without some lines and with other work.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.wording import counted, list_numbers
 
 LEAST_LEFT = 1e-3
@@ -190,7 +191,9 @@ def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
     first, _, last = numbers.partition("-")
     own = {part: match for part in rows if (match := LINE.match(without_folders(part)))}
     if not (first.isdecimal() and (last or first).isdecimal()):
-        parts = [part for part in rows if part.startswith(given) and part not in (*own, SUM, NOW)]
+        others = [part for part in rows if part not in (*own, SUM, NOW)]
+        # What a model charges whatever a program does cannot be left out.
+        parts = [each for each in others if each.startswith(given) and not FIXED_PRICE.search(each)]
     else:
         wanted = range(int(first), int(last or first) + 1)
         parts = [part for part, match in own.items() if int(match[2]) in wanted]
@@ -205,7 +208,8 @@ def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
     if not parts:
         there = [f"{match[1]}:{match[2]}" for match in own.values()]
         raise UsageError(
-            f"No line {given} starts or waits for anything in a step, and no row begins with that.",
+            f"'{given}' is no line that starts or waits for anything in a step, nor does a row that"
+            " can be left out begin so.",
             f"`--without` takes one of these: {', '.join(there)}; or how another row begins."
             if there
             else "`lab profile --stack` records lines.",

@@ -175,7 +175,7 @@ def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):
     assert gained == pytest.approx(brought, rel=0.01)
 
 
-def test_a_place_alone_gains_what_a_program_without_it_has(make, tmp_path):
+def test_a_range_alone_gains_what_a_program_without_it_has(make, tmp_path):
     """Each step reads a norm, which makes the host wait, and then updates with small kernels."""
 
     def steps(*, norms: bool, update: bool):
@@ -197,13 +197,13 @@ def test_a_place_alone_gains_what_a_program_without_it_has(make, tmp_path):
 
     timeline = load_trace(tmp_path, steps(norms=True, update=True).trace())
     whole = wall_us(steps(norms=True, update=True))
-    for place, rest in (
+    for scope, rest in (
         ("norms", {"norms": False, "update": True}),
         ("update", {"norms": True, "update": False}),
     ):
-        gain = replayed(timeline).gain(Removal(places=(place,)))
+        gain = replayed(timeline).gain(Removal(scopes=(scope,)))
         assert gain == pytest.approx(whole / wall_us(steps(**rest)), rel=0.03)
-    assert replayed(timeline).gain(Removal(places=("elsewhere",))) == 1.0
+    assert replayed(timeline).gain(Removal(scopes=("elsewhere",))) == 1.0
 
 
 def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path):

@@ -77,13 +77,13 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
     @property
     def kept_bytes(self) -> int:
-        """What the steps have kept for good, but the last: it has left nothing behind yet."""
+        """Bytes that the steps but the last have kept for good; that one has left nothing yet."""
         return max(self.growth_bytes_per_step, 0) * (self.steps - 1)
 
     @property
     def late_bytes(self) -> int:
-        """What steps have left between two falls at equal distances, and is freed in the second; 0
-        without these.
+        """Bytes that steps leave between two falls at equal distances, and that are freed in the
+        second; 0 without these.
         """
         # The step in which memory falls keeps something, too, and falls by so much less.
         return self.fall_bytes + max(self.growth_bytes_per_step, 0) if self.period_steps else 0

@@ -29,7 +29,7 @@ class Removal(NamedTuple):
     """Time that is taken out: the host's for these causes, its waits for devices (but not until a
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
     match (but for the share `left`) or that `operators` of such names launch, or in waiting for
-    other `devices` of their process; `results`: in copies to the host, but for values; `places`:
+    other `devices` of their process; `results`: in copies to the host, but for values; `scopes`:
     all that the host does on these lines or in ranges of these names, and what it starts there.
     Kernels that match `halved` then take half as long, and of those in a row that match `fused`,
     only the longest remains.
@@ -41,7 +41,7 @@ class Removal(NamedTuple):
     communication: bool = False
     devices: bool = False
     results: bool = False
-    places: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
     kernels: re.Pattern[str] | None = None
     operators: re.Pattern[str] | None = None
     halved: re.Pattern[str] | None = None
@@ -78,7 +78,7 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
         removed |= _but_longest(kernels(removal.fused), program.streams, length)
     if removal.operators is not None:
         removed |= _launched_in(timeline, rows, removal.operators)
-    if removal.places:
+    if removal.scopes:
         calls = timeline.launched_by[rows]
         begun = timeline.runtime.start[calls]
         removed |= (calls >= 0) & iv.meets(time_in(timeline, program, removal), begun, begun + 1)
@@ -101,11 +101,11 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
 
 
 def time_in(timeline: Timeline, program: Program, removal: Removal) -> iv.Intervals:
-    """Return when the host was in the `places` that are taken out."""
-    if not removal.places or not len(program.rows):
+    """Return when the host was in the `scopes` that are taken out."""
+    if not removal.scopes or not len(program.rows):
         return iv.NONE
     rank = timeline.device.rank[program.rows[0]]
-    names = [i for i, name in enumerate(timeline.strings) if name in removal.places]
+    names = [i for i, name in enumerate(timeline.strings) if name in removal.scopes]
     return iv.join(
         *(
             union_of(table, np.isin(table.name, names) & (table.rank == rank))
