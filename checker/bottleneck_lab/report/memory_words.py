@@ -223,7 +223,7 @@ def _describe_blocks(row: Holder) -> str:
             parts = {what: round(part) for what, part in parts.items()}
         counts = [f"{part:,.3g} {what}" for what, part in parts.items() if round(part, 1) > 0]
         made = f"{row.made_per_step:,.3g}"
-        text = f"of {made} block{'s' * (made != '1')} a step, {_join(counts)}"
+        text = f"of {made} block{'s' * (made != '1')} a step, {', '.join(counts)}"
     else:
         text = f"of {counted(row.allocated, 'block')}, {f'{held:,}' if held else 'none'} still held"
     if row.blocks:
@@ -236,10 +236,6 @@ def _describe_blocks(row: Holder) -> str:
             where = "a line that was not recorded"
         text += f"; most are freed while {where} runs"
     return text
-
-
-def _join(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def caller_rows(row: Holder) -> list[list[str]]:

@@ -492,14 +492,14 @@ def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     [
         (
             {},
-            "of 80 blocks a step, 10 kept for good, 9 freed only steps later and 61 freed in the"
+            "of 80 blocks a step, 10 kept for good, 9 freed only steps later, 61 freed in the"
             " step; those held are 32.0 KiB each; most are freed while recipe.py(23): forward runs",
         ),
         ({"kept_per_step": 0.5}, "of 80 blocks a step, 0.5 kept for good, 18.5 freed only steps"),
         # One block that grows, or no steps.
         ({"kept_per_step": 0.0}, "of 4,560 blocks, 660 still held; those held are 32.0 KiB each"),
         ({"made_per_step": 0.0}, "of 4,560 blocks, 660 still held; those held are 32.0 KiB each"),
-        ({"grows": False}, "of 80 blocks a step, 19 freed only steps later and 61 freed in the"),
+        ({"grows": False}, "of 80 blocks a step, 19 freed only steps later, 61 freed in the"),
         (
             {"allocated": 0, "freed_share": 0.0, "freed_at": "", "kept_per_step": 0.0},
             "allocated before the recording; those held are 32.0 KiB each",
