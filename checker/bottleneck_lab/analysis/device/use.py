@@ -266,9 +266,7 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
     exposed = time.exposed_communication
     exposed_ns, exposed_strip = exposed.total, _strip(exposed, time.window)
     del exposed  # of a large capture it is large, too
-    short = time.idle.where(time.idle.lengths < SHORT_GAP_NS)
-    short_gaps, short_gaps_ns = len(short.start), short.total
-    del short
+    short = time.idle.lengths[time.idle.lengths < SHORT_GAP_NS]
     return DeviceUse(
         rank=time.rank,
         device=time.device,
@@ -289,8 +287,8 @@ def _use(timeline: Timeline, time: DeviceTime, host: HostView, unrecorded: Unrec
         launching_ns=iv.clip(launching, *time.window).total,
         unseen_ns=unrecorded.stretches.total,
         gaps=len(time.idle.start),
-        short_gaps=short_gaps,
-        short_gaps_ns=short_gaps_ns,
+        short_gaps=len(short),
+        short_gaps_ns=int(short.sum()),
         busy_strip=_strip(time.idle, time.window, outside=True),
         exposed_strip=exposed_strip if exposed_ns else [],
         outlasting_waits=unrecorded.outlasting,
