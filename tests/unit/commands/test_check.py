@@ -57,7 +57,7 @@ def test_the_line_of_a_wait_has_the_load_the_limit_and_what_is_left(monkeypatch)
 def test_the_bar_of_a_wait_shows_how_much_of_the_limit_has_passed(notes, monkeypatch):
     shares: list[float] = []
     clock = iter([100.0, 130.0, 160.0, 300.0])
-    monkeypatch.setattr(check.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(
         check, "progress", lambda: nullcontext(lambda _, share: shares.append(share))
     )

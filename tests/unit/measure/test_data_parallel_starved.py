@@ -51,8 +51,8 @@ def starved_here(monkeypatch, others, queued, others_without_it):
     ranks queued for so many seconds.
     """
     clock, worker = iter([1000.0, 1100.0]), Worker(queued)
-    monkeypatch.setattr(starved.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(starved.time, "sleep", lambda _s: None)
+    made_up = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _s: None)
+    monkeypatch.setattr(starved, "time", made_up)
     monkeypatch.setattr(
         starved, "LoadMeter", lambda _own: Load(others * CORES, others_without_it * CORES)
     )

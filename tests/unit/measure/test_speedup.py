@@ -282,7 +282,7 @@ class Timed:
         )
         self.seconds, self.now, self.untimed_at = seconds, 0.0, []
         self.itself = Narrowed(self, 0.0)
-        monkeypatch.setattr(sampling.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def time_pair(self, case):
         reference_s, learner_s = self.seconds[case.name]
