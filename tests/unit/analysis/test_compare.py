@@ -203,6 +203,10 @@ def test_a_host_that_now_waits_for_a_busy_device_is_not_worse(timelines):
     slower = compare(*timelines(step(10.0, 1900.0)), *timelines(step(10.0, 9000.0), seeds=[2]))
     change = outcomes(slower)["range", "h2d"]
     assert (change.outcome, describe_ahead(slower.changes)) == ("worse", "")
+    # All of it is beside the device's work, and yet the next batch comes late.
+    early, late = (timelines(step(700.0, us), waits=False)[0] for us in (50.0, 1900.0))
+    late = compare(early, late)
+    assert (late.outcome, outcomes(late)["range", "h2d"].outcome) == ("worse", "worse")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])

@@ -57,8 +57,8 @@ MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
 
 BESIDE_WORK = 0.9
-"""Where a device works for this share (0-1) of a range, a line or a wait of the host, the host
-takes longer there because it is ahead of the device.
+"""Where a device works for this share (0-1) of a range, a line or a wait of the host, and of the
+whole step, the host takes longer there because it is ahead of the device.
 """
 
 COMMON_LINES = 0.3
@@ -123,10 +123,15 @@ def find_changes(
         # Steps differ by their data, which both versions share: no other run would differ more.
         step_ns = max(changes[0].before, changes[0].after)
         changes = [_judged_by_means(change, step_ns) for change in changes]
-    beside = _beside_work(new, with_code, edits)
+    beside, idle_ns = _beside_work(new, with_code, edits), means[1].get(("device", "idle"), 0.0)
+    # Where the device runs out of work, what takes the host longer makes the next work late; a wait
+    # is told apart by itself, since all that it costs is the idle time after it.
+    ahead = idle_ns <= (1 - BESIDE_WORK) * changes[0].after
     return [
         msgspec.structs.replace(each, outcome="differs", waits=True)
-        if each.outcome == "worse" and beside.get((each.group, each.what), 0.0) >= BESIDE_WORK
+        if each.outcome == "worse"
+        and (ahead or each.group == "sync")
+        and beside.get((each.group, each.what), 0.0) >= BESIDE_WORK
         else each
         for each in changes
     ]
