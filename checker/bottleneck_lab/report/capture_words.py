@@ -48,7 +48,10 @@ PRICES = {
 """The prices of the host's model, by the names of its ranges."""
 
 OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
-SLOWER_SIDE = "`--ask step` says whether the host or the device is the slower side now."
+SLOWER_SIDE = (
+    "`--ask budget` says whether the host or the device is the slower side now, and what each line"
+    " launches."
+)
 
 MEASURES = (
     "This program measures others, and the lab's questions are about what `lab run` shows. Its own"

@@ -449,7 +449,7 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
     for reliable, begins in ((True, "Nothing stands out"), (False, "No finding is listed")):
         judged = replace(summary, quality=replace(summary.quality, reliable=reliable))
         assert capture_words.describe_no_findings(judged).startswith(begins)
-    assert "`--ask step`" in capture_words.describe_no_findings(summary)
+    assert "`--ask budget`" in capture_words.describe_no_findings(summary)
     for lacks in (replace(summary, steps=[]), replace(summary, cpu_only=True)):
         assert "--ask" not in capture_words.describe_no_findings(lacks)
 
