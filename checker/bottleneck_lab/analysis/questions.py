@@ -269,7 +269,7 @@ QUESTIONS = (
                device / 1e6 / many AS device_ms
         FROM (SELECT * FROM parts
               UNION ALL
-              SELECT 3, 'launched before, or by no line', starts - (SELECT sum(starts) FROM parts),
+              SELECT 3, 'from before, or no line', starts - (SELECT sum(starts) FROM parts),
                      host - (SELECT sum(host) FROM parts),
                      device - (SELECT sum(device) FROM parts) FROM whole
               UNION ALL SELECT 4, 'sum', starts, host, device FROM whole
@@ -278,7 +278,7 @@ QUESTIONS = (
               FROM whole)
         JOIN {_STEPS} AS steps
         WHERE EXISTS (SELECT 1 FROM own)
-          AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3)
+          AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3 OR starts > many * 0.04)
         ORDER BY nth, max(host, coalesce(device, 0)) DESC
         """,
         notes=_BUDGET.format(backward="the line of the forward"),

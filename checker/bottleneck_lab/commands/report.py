@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
-from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.gaps import LEAST_LISTED_NS
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
@@ -45,7 +44,13 @@ from bottleneck_lab.course.subjects import (
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
-from bottleneck_lab.report.budget import Gains, describe_change, describe_sides, find_parts
+from bottleneck_lab.report.budget import (
+    UNCHANGED,
+    Change,
+    describe_change,
+    describe_sides,
+    find_parts,
+)
 from bottleneck_lab.report.capture_words import describe_fixed_prices
 from bottleneck_lab.report.check_ceiling import check_ceiling
 from bottleneck_lab.report.console.counters import render_counters
@@ -149,6 +154,19 @@ With = Annotated[
         ),
     ),
 ]
+DeviceWork = Annotated[
+    float,
+    typer.Option(
+        "--device-work",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help=(
+            "ask budget: this share of the work that stays on the device is enough (0.75), such as"
+            " without padding."
+        ),
+    ),
+]
 Export = Annotated[
     Path | None,
     typer.Option(
@@ -203,6 +221,7 @@ def command(
     ask: Ask = None,
     without: Without = None,
     with_: With = None,
+    device_work: DeviceWork = 1.0,
     limit_s: LimitS = TIME_LIMIT_S,
     export: Export = None,
     at: At = None,
@@ -218,10 +237,11 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis, and what helps against them
     after your first check. Elsewhere nothing is hidden.
     """
-    if (without or with_) and (ask != "budget" or json):
+    change = Change(without or (), with_ or (), device_work)
+    if change != UNCHANGED and (ask != "budget" or json):
+        option = "--without" if without else "--with" if with_ else "--device-work"
         raise UsageError(
-            f"`{'--without' if without else '--with'}` changes the answer to one question, in a"
-            " sentence.",
+            f"`{option}` changes the answer to one question, in a sentence.",
             "Use it with `--ask budget` and without `--json`, whose rows a program adds up.",
         )
     keep_freed()
@@ -247,7 +267,6 @@ def command(
         find_export(target).write(full_report(subject), target)
         say(f"Written to {target}")
     elif query or ask:
-        change = without or [], with_ or []
         _query(subject, query or find_question(ask or ""), change, limit_s, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
@@ -442,14 +461,14 @@ def _parse_stretch(text: str, timeline: Timeline) -> Window:
 def _query(
     subject: Subject,
     query_: str | Question,
-    change: tuple[list[str], list[str]],
+    change: Change,
     limit_s: float,
     *,
     json: bool,
 ) -> None:
     """Print the rows of a SELECT, or of a ready question below what it asks and above its notes,
     with kernels by their short names, to fit a terminal; of a step's sums also what they say. With
-    a `change`, lines to leave out and what to add, only what that makes of the sums.
+    a `change`, only what that makes of the sums.
     """
     question = query_ if isinstance(query_, Question) else None
     if isinstance(query_, Question):
@@ -462,10 +481,10 @@ def _query(
     sums = ""
     if question and question.name in ("budget", "step") and result.rows:
         sums = describe_sides(result)
-        if any(change):
-            parts, what_if = find_parts(result, change[0]), replayed(subject.timeline())
-            gains = Gains(what_if.gain(Removal(scopes=tuple(parts))), what_if.gain(WAITS))
-            sums = describe_change(result, parts, change[1], gains)
+        if change != UNCHANGED:
+            parts = find_parts(result, change.without)
+            alone = replayed(subject.timeline()).gain(Removal(scopes=tuple(parts)))
+            sums = describe_change(result, parts, change, alone)
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())
@@ -473,7 +492,7 @@ def _query(
         say(f"No rows: {question.without if question else NO_ROWS}.")
         return
     texts = [value for row in result.rows for value in row if isinstance(value, str)]
-    if any(change):
+    if change != UNCHANGED:
         say(sums)
         return
     code = code_of(subject.folder, texts) if question and subject.folder else {}

@@ -460,7 +460,7 @@ def describe_removal(
         return f"{sentence}{more}"
     if left_ns < rest_ns:
         hidden = words.format_duration((rest_ns - left_ns) / devices)
-        reason = f"{hidden} of that then overlap: the host works while the device does"
+        reason = f"for {hidden} of that, host and device then work at the same time"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

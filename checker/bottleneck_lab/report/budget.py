@@ -17,8 +17,6 @@ from bottleneck_lab.wording import counted, list_numbers
 
 LEAST_LEFT = 1e-3
 """Less than this part (0-1) of a sum is what rounding leaves."""
-WORTH_A_WORD = 1.01
-"""A gain below this is none."""
 NOW, SUM = "a step now, with waits", "sum"
 WITHOUT_WAITS, NOT_IDLE = "all but waits", "all but idle time"
 _ADDED = re.compile(r"(?P<count>[1-9]\d*)|(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)")
@@ -33,24 +31,30 @@ def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(part for each in left_out for part in _parts_of(each, rows)))
 
 
-class Gains(NamedTuple):
-    """How many times as fast a step would be without some parts alone, with the waits of others as
-    they are, and with all waits gone alone; None where that is not known.
+class Change(NamedTuple):
+    """A change of a step: parts that are left out, as `find_parts` takes them; what is added in
+    their place, launches such as `3` or time of the host such as `0.2ms`; and the share (0-1) of
+    the device's other work that remains.
     """
 
-    alone: float | None = None
-    no_waits: float | None = None
+    without: Sequence[str] = ()
+    added: Sequence[str] = ()
+    device_share: float = 1.0
+
+
+UNCHANGED = Change()
 
 
 def describe_change(
-    answer: QueryResult, parts: Sequence[str], added: Sequence[str], gains: Gains
+    answer: QueryResult, parts: Sequence[str], change: Change, alone: float | None = None
 ) -> str:
-    """Return what these parts take, what a step gains without them alone, and what it would take if
-    nothing waited, too, with both sums. What is added in their place is launches, such as `3`, or
-    time of the host, such as `0.2ms`.
+    """Return what these parts take, and what a step would take after the change if nothing waited,
+    too, with both sums. `alone`: how many times as fast a step is without the parts while other
+    lines still wait, where that is known.
 
     Raises UsageError for what cannot be added, and for launches where none has a price.
     """
+    added, device_share = change.added, change.device_share
     rows = _rows(answer)
     taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
     launches, added_ms = _added(added)
@@ -62,33 +66,34 @@ def describe_change(
         )
     new_ms = launches * each_us / 1e3 + added_ms
     host = whole["host_ms"] - taken["host_ms"] + new_ms
-    device = whole["device_ms"] - taken["device_ms"]
+    device = (whole["device_ms"] - taken["device_ms"]) * device_share
     longer, now = max(host, device), rows[NOW]["host_ms"]
     if longer < LEAST_LEFT * now:
         return f"{_describe_parts(parts, taken)}. Without that, nothing is left of the step."
     lines = []
     if parts:
         lines.append(f"Left out: {_describe_parts(parts, taken)}.")
-    if parts and gains.alone is not None and not added:
+    if parts and alone is not None:
         lines.append(
-            "By itself, with the waits of other lines as they are, that makes a step"
-            f" {gains.alone:.2f} times as fast."
+            "By itself, with nothing in its place and the waits of other lines as they are, that"
+            f" makes a step {alone:.2f} times as fast."
         )
     if added:
         count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
         time = f"{added_ms:.4g} ms of the host"
         lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
-    waits = ""
-    if gains.no_waits is not None and gains.no_waits > WORTH_A_WORD:
-        waits = f"; {gains.no_waits:.2f} times if only the waits go"
+    if device_share != 1:
+        lines.append(f"Of the device's other work, {device_share:.0%} remains.")
+    waits_gone = now / max(whole["host_ms"], whole["device_ms"])
     lines += [
         f"With all waits gone as well, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
-        f" {now / longer:.2f} times as fast{waits}.",
+        f" {now / longer:.2f} times as fast; {waits_gone:.2f} times if only the waits go.",
         f"  host    {_describe_sum(whole['host_ms'], taken['host_ms'], new_ms)}",
     ]
     if whole["device_ms"]:
+        sum_ = _describe_sum(whole["device_ms"], taken["device_ms"], share=device_share)
         own = ", and what your own code takes there" if added else ""
-        lines.append(f"  device  {_describe_sum(whole['device_ms'], taken['device_ms'])}{own}")
+        lines.append(f"  device  {sum_}{own}")
     if each_us and not added:
         lines.append(f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`.")
     return "\n".join(lines)
@@ -98,14 +103,17 @@ def _rows(answer: QueryResult) -> dict[str, dict[str, float]]:
     return {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
 
 
-def _describe_sum(whole: float, taken: float, new: float = 0.0) -> str:
-    """Return what is left of a sum in ms, as it is added up."""
-    less = f" − {taken:.4g}" * bool(taken)
-    more = f" + {new:.4g}" * bool(new)
-    left = whole - taken + new
+def _describe_sum(whole: float, taken: float, new: float = 0.0, share: float = 1.0) -> str:
+    """Return what is left of a sum in ms, as it is worked out."""
+    terms = f"{whole:.4g}" + f" − {taken:.4g}" * bool(taken)
+    if share != 1:
+        terms = f"({terms})" * bool(taken) or terms
+        terms += f" × {share:.4g}"
+    terms += f" + {new:.4g}" * bool(new)
+    left = (whole - taken) * share + new
     if left < LEAST_LEFT * whole:
         left = 0.0
-    return f"{whole:.4g}{less}{more} = {left:.4g} ms" if less or more else f"{left:.4g} ms"
+    return f"{left:.4g} ms" if terms == f"{whole:.4g}" else f"{terms} = {left:.4g} ms"
 
 
 def describe_sides(answer: QueryResult) -> str:

@@ -263,8 +263,12 @@ def describe_evidence(finding: Finding) -> str:
     """
     if not finding.of_all:
         return finding.evidence
+    fetched = ""
+    if finding.id == "sync-stalls":
+        fetched = ", and of the short calls that fetch the values"
     return (
-        f"{finding.evidence} The gain is that of all such places together, not of this one alone."
+        f"{finding.evidence} The gain is that of all such places together{fetched}, not of this one"
+        " alone."
     )
 
 

@@ -188,7 +188,7 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "train.py(9): step",
         "train.py(10): step",
         "enumerate(DataLoader)#_Loader.__next__",
-        "launched before, or by no line",
+        "from before, or no line",
         "sum",
         "a step now, with waits",
     ]
@@ -199,7 +199,7 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "train.py(9): step": pytest.approx(0.03),
         "train.py(10): step": None,
         "enumerate(DataLoader)#_Loader.__next__": None,
-        "launched before, or by no line": pytest.approx(0.01),
+        "from before, or no line": pytest.approx(0.01),
         "sum": pytest.approx(0.04),
         "a step now, with waits": pytest.approx(0.1),
     }
@@ -220,7 +220,7 @@ def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
     timeline = loaded(*rows)
     assert {row["part"]: row["host_ms"] for row in answers(timeline, "budget")} == {
         "train.py(9): step": pytest.approx(0.08),
-        "launched before, or by no line": pytest.approx(0.02),
+        "from before, or no line": pytest.approx(0.02),
         "sum": pytest.approx(0.1),
         "a step now, with waits": pytest.approx(0.1),
     }

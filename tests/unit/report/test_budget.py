@@ -4,7 +4,13 @@ import pytest
 
 from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.report.budget import Gains, describe_change, describe_sides, find_parts
+from bottleneck_lab.report.budget import (
+    UNCHANGED,
+    Change,
+    describe_change,
+    describe_sides,
+    find_parts,
+)
 
 COLUMNS = ["part", "launches", "host_ms", "host_us_each", "device_ms"]
 ANSWER = QueryResult(
@@ -62,14 +68,14 @@ ANSWER = QueryResult(
 )
 def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, device):
     parts = find_parts(ANSWER, left_out)
-    first, alone, gain, *rest = describe_change(ANSWER, parts, [], Gains(1.47, 1.68)).splitlines()
+    first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
     assert alone == (
-        "By itself, with the waits of other lines as they are, that makes a step 1.47 times as"
-        " fast."
+        "By itself, with nothing in its place and the waits of other lines as they are, that makes"
+        " a step 1.47 times as fast."
     )
     assert gain.startswith("With all waits gone as well, a step takes about ")
-    assert gain.endswith(" times as fast; 1.68 times if only the waits go.")
+    assert gain.endswith(" times as fast; 1.75 times if only the waits go.")
     assert rest == [
         f"  host    {host}",
         f"  device  {device}",
@@ -79,36 +85,49 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
 
 def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
-    _, gain, *_ = describe_change(ANSWER, parts, [], Gains()).splitlines()
+    _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
         "With all waits gone as well, a step takes about 2.75 ms instead of 7 ms: 2.55 times as"
-        " fast."
+        " fast; 1.75 times if only the waits go."
     )
 
 
 def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
     parts = find_parts(ANSWER, ["train.py:31", "recipe.py:31"])
     out, added, gain, host, device = describe_change(
-        ANSWER, parts, ["2", "1", "0.1ms", "50 us"], Gains()
+        ANSWER, parts, Change(added=["2", "1", "0.1ms", "50 us"])
     ).splitlines()
     assert out.startswith("Left out: line 31 of train.py and")
     assert added == "Added: 3 launches at 20 µs of the host and 0.15 ms of the host."
-    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast." in gain
+    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast; " in gain
     assert host == "  host    4 − 2 + 0.21 = 2.21 ms"
     assert device == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there"
 
 
 def test_with_nothing_left_out_what_is_added_counts_all_the_same():
-    added, _, host, device = describe_change(ANSWER, [], ["1"], Gains()).splitlines()
+    added, _, host, device = describe_change(ANSWER, [], Change(added=["1"])).splitlines()
     assert added == "Added: 1 launch at 20 µs of the host."
     assert host == "  host    4 + 0.02 = 4.02 ms"
     assert device == "  device  3 ms, and what your own code takes there"
 
 
+def test_less_work_on_the_device_scales_what_is_left_of_its_sum():
+    parts = find_parts(ANSWER, ["train.py:31"])
+    _, remains, gain, host, device, _ = describe_change(
+        ANSWER, parts, Change(device_share=0.6)
+    ).splitlines()
+    assert remains == "Of the device's other work, 60% remains."
+    assert "about 2.5 ms instead of 7 ms: 2.80 times as fast" in gain
+    assert host == "  host    4 − 1.5 = 2.5 ms"
+    assert device == "  device  (3 − 0.25) × 0.6 = 1.65 ms"
+    *_, device, _ = describe_change(ANSWER, [], Change(device_share=0.5)).splitlines()
+    assert device == "  device  3 × 0.5 = 1.5 ms"
+
+
 @pytest.mark.parametrize("given", ["x", "0", "-1", "1.5", "3 s"])
 def test_what_is_neither_launches_nor_a_time_is_refused(given):
     with pytest.raises(UsageError, match="neither a number of launches nor a time"):
-        describe_change(ANSWER, [], [given], Gains())
+        describe_change(ANSWER, [], Change(added=[given]))
 
 
 def test_a_number_that_two_files_have_is_refused_with_both():
@@ -135,7 +154,7 @@ def test_the_slower_side_is_that_of_the_longer_sum():
 def test_launches_are_refused_where_none_has_a_price():
     rows = [[part, None, host, None, None] for part, _, host, *_ in ANSWER.rows]
     with pytest.raises(UsageError, match="no line of this capture launches anything on a device"):
-        describe_change(QueryResult(COLUMNS, rows), [], ["3"], Gains())
+        describe_change(QueryResult(COLUMNS, rows), [], Change(added=["3"]))
 
 
 def test_a_line_that_is_not_there_is_refused_with_those_that_are():
@@ -149,12 +168,12 @@ def test_a_line_that_is_not_there_is_refused_with_those_that_are():
 
 def test_without_an_accelerator_the_host_s_sum_alone_counts():
     rows = [[*row[:4], None] for row in ANSWER.rows]
-    text = describe_change(QueryResult(COLUMNS, rows), [str(ANSWER.rows[0][0])], [], Gains())
+    text = describe_change(QueryResult(COLUMNS, rows), [str(ANSWER.rows[0][0])], UNCHANGED)
     assert "2.5 ms instead of 7 ms: 2.80 times" in text
     assert "  device" not in text
 
 
 def test_without_all_of_its_lines_nothing_is_left_of_a_step():
     whole = [ANSWER.rows[0], ["sum", *ANSWER.rows[0][1:]], ANSWER.rows[-1]]
-    text = describe_change(QueryResult(COLUMNS, whole), [str(ANSWER.rows[0][0])], [], Gains())
+    text = describe_change(QueryResult(COLUMNS, whole), [str(ANSWER.rows[0][0])], UNCHANGED)
     assert text.endswith("Without that, nothing is left of the step.")

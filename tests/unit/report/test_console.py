@@ -594,6 +594,20 @@ def test_lines_are_a_table_in_80_columns(draw, device_ms):
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_number_that_every_row_has_is_told_once(draw):
+    rows = [[f"train.py({line}): train", line, 20.0] for line in (9, 12, 13)]
+    rows.append(["sum", 34, None])
+
+    def lines(rows):
+        answer = QueryResult(["part", "launches", "host_us_each"], rows)
+        return draw(render_query, answer, question=find_question("budget")).splitlines()
+
+    told = "host_us_each is 20 in every row that has one."
+    head, *_, last = [line.strip() for line in lines(rows) if line.strip()]
+    assert (head.split(), last) == (["part", "launches"], told)
+    assert "host_us_each" in lines(rows[1:])[1], "two rows may be alike by chance"
+
+
 def test_lines_have_their_source_below(draw):
     name = "train.py(31): step"
     result = QueryResult(["name", "host_ms"], [[name, 1.5], ["train.py(32): step", 0.5]])

@@ -22,6 +22,8 @@ _LEAST_TEXT = 16
 """Columns of text that would be folded to fewer letters make a table that nobody can read."""
 _LEAST_LINE = 24
 """The name of a line of Python is cut and not folded, and to no fewer letters."""
+_SAME_ROWS = 3
+"""A number that so many rows have, and no row another, is told once."""
 _GAP, _NARROW_GAP = 3, 2
 """What Rich puts between two columns, and with collapsed padding."""
 
@@ -59,19 +61,34 @@ def render_query(
 ) -> None:
     """Print the rows to fit a terminal. Those of a ready question have short names of kernels and
     lines, the `code` of each line below its name, bytes in the units of a report, and no empty
-    column; where a terminal is narrow, they come without the question's spare columns.
+    column; a number that all rows have is told below them, and where a terminal is narrow, they
+    come without the question's spare columns.
     """
-    columns = _columns(result, code, short=question is not None)
+    every = _columns(result, code, short=question is not None)
+    same = {each.name: value for each in every if question and (value := _same_number(each))}
+    columns = [each for each in every if each.name not in same]
     shown, gap = columns, _GAP
     if question and _least_width(columns, _GAP) > console.width:
         shown, gap = _narrowed(columns, question.spare, console.width), _NARROW_GAP
     if _least_width(shown, gap) > console.width:
-        _print_records(columns, console)
+        _print_records(every, console)
         return
     _print_table(shown, gap, console)
+    for name, value in same.items():
+        console.print(f"{name} is {value} in every row that has one.")
     kept = [each.name for each in shown]
     if left_out := [each.name for each in columns if each.name not in kept]:
         console.print(f"Left out for want of room: {', '.join(left_out)}. `--json` has all.")
+
+
+def _same_number(column: _Column) -> str:
+    """Return the number that the column has in all rows that have any; empty if they differ, or are
+    few.
+    """
+    values = [each for each in column.cells if each]
+    if not column.numbers or len(values) < _SAME_ROWS or len(set(values)) > 1:
+        return ""
+    return values[0]
 
 
 def _narrowed(columns: Sequence[_Column], spare: Sequence[str], width: int) -> list[_Column]:
