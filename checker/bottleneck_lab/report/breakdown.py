@@ -559,7 +559,7 @@ def describe_lines(summary: Summary, *, on_device: bool) -> str:
     """
     exact = any(row.exact for row in summary.lines)
     if on_device:
-        by = "device time launched"
+        by = "device time launched, in % of the wall time"
         if any(row.backward_device_ns for row in summary.lines):
             by += ", with that of their backward"
         elif exact:

@@ -134,9 +134,10 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
         return ""
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
+    listed = " Listed is the part of them in which the device is idle." if idle else ""
     return (
         f"Modelled charges are what the host's model takes whatever you do{what}: no step takes"
-        " less. The device works in that time, too, once the host is ahead of it."
+        f" less.{listed}"
     )
 
 

@@ -424,7 +424,8 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
         return ""
     return (
         "charge: a price of the host's model, for a step's Python or for a batch from a loader's"
-        " worker in place of loading it. Listed is how long the device was idle meanwhile."
+        " worker in place of loading it. As a cause of idle time, what is listed is how long the"
+        " device was idle meanwhile: longer, where waits hid it before."
     )
 
 

@@ -275,7 +275,9 @@ def test_a_line_says_how_much_of_its_device_time_is_its_backward(draw):
     ]
     summary = msgspec.structs.replace(summary, devices=[use], lines=lines)
     _, listed = draw(render_summary, summary).split("Your lines of Python")
-    assert listed.startswith(", by device time launched, with that of their backward")
+    assert " ".join(listed.split()).startswith(
+        ", by device time launched, in % of the wall time, with that of their backward"
+    )
     assert "a.py(2): f (66.7% of it in its backward)\n" in listed
     assert "b.py(3): g\n" in listed
     assert "of it by their backward" in str(lines_table(summary))

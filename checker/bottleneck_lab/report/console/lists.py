@@ -39,6 +39,8 @@ from bottleneck_lab.wording import counted
 
 # Rows of a list: the place to begin is never below the fifth.
 TOP = 5
+MOST_NUMBERS = 8
+"""So many letters of the numbers that gaps of a row have are printed."""
 
 
 def print_gaps(
@@ -59,11 +61,16 @@ def print_gaps(
         where = ""
         if many:
             where = f", {device_names([use for _, use in of_devices], summary)}"
-        numbers = words.join_numbers(number for number, _ in of_devices)
-        alike.append(((length, where, after), (numbers, at)))
+        alike.append(((length, where, after), ([number for number, _ in of_devices], at)))
     groups = group_alike(alike)[:top]
-    widest = max([2, *(len(firsts[0][0]) for _, firsts in groups)])
-    for (length, where, after), [(numbers, at), *others] in groups:
+    shown = []
+    for _, each in groups:
+        every = words.join_numbers(number for numbers, _ in each for number in numbers)
+        # More would take the room of what they are of.
+        whole = not many and len(every) <= MOST_NUMBERS
+        shown.append(every if whole else words.join_numbers(each[0][0]))
+    widest = max([2, *map(len, shown)])
+    for numbers, ((length, where, after), [(_, at), *others]) in zip(shown, groups, strict=True):
         lead = f"{numbers:>{widest}} {length:>9} "
         more = f" ({len(others)} more)" if others else ""
         sheet.path(
