@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.comparing.changes import NOTABLE_SHARE, TOLERATED_MODELLED
+from bottleneck_lab.analysis.comparing.changes import (
+    NEGLIGIBLE_SHARE,
+    NOTABLE_SHARE,
+    TOLERATED_MODELLED,
+)
 from bottleneck_lab.analysis.comparing.compare import OTHER_BATCHES
 from bottleneck_lab.analysis.comparing.comparison import (
     Comparison,
@@ -71,6 +75,7 @@ _FINDINGS_OF_TWO = {
 ALWAYS = ("step", "device", "gap")
 
 TOP = 8
+SMALL_CHANGE = "small"
 _MUCH = 1.25
 MEMORY_TOLERATED = 0.05
 """Peaks that differ by less than this share (0–1) are hardly different: when Python collects its
@@ -539,7 +544,7 @@ def format_ratio(change: FigureChange) -> str:
     if word == "charge" or (word == "hidden" and ratio):
         return ""
     if word == "same" and change.low is None and not abs(ratio - 1) <= TOLERATED_MODELLED:
-        return "small"
+        return SMALL_CHANGE
     if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
     if ratio >= 1 / HIGHEST_SHOWN:
@@ -665,11 +670,20 @@ def describe_limits(comparison: Comparison, groups: Iterable[str]) -> str:
     """
     if not any(shown_changes(comparison, group) for group in groups if group not in ALWAYS):
         return ""
-    whole = {"image": "the time of an image", "kernel": "all kernels", "recording": "the recording"}
+    wholes = {
+        "image": "the time of an image",
+        "kernel": "all kernels",
+        "recording": "the recording",
+    }
+    whole = wholes.get(comparison.unit, "the step")
+    changes = [each for group in groups for each in shown_changes(comparison, group)]
+    small = ""
+    if any(format_ratio(change) == SMALL_CHANGE for change in changes):
+        small = f" A change below {NEGLIGIBLE_SHARE:.1%} of {whole} is {SMALL_CHANGE}: the same."
     return (
-        f"Parts are listed from {NOTABLE_SHARE:.1%} of {whole.get(comparison.unit, 'the step')} on,"
+        f"Parts are listed from {NOTABLE_SHARE:.1%} of {whole} on,"
         f" where they changed by more than {comparison.tolerated:.0%}, seem to have by"
-        f" {_MUCH - 1:.0%}, or are called as much more or less often."
+        f" {_MUCH - 1:.0%}, or are called as much more or less often.{small}"
     )
 
 
