@@ -47,6 +47,7 @@ PRICES = {
 }
 """The prices of the host's model, by the names of its ranges."""
 
+NONE_OF_MEMORY = "No finding is about memory."
 OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
 SLOWER_SIDE = (
     "`--ask budget` says whether the host or the device is the slower side now, and what each line"
@@ -284,8 +285,7 @@ def describe_beside(summary: Summary) -> str:
     named = "; ".join(each.title for each in summary.findings if each not in main)
     if not named:
         return ""
-    sentence = f"Of time, which this lab doesn't ask for: {named}."
-    return sentence if main else f"No finding is about memory. {sentence}"
+    return f"Of time, which this lab doesn't ask for: {named}."
 
 
 def describe_bounds(findings: Sequence[Finding]) -> str:

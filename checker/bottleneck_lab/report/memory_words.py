@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Caller, Holder
+from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Caller, Holder, StepBlocks
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
 from bottleneck_lab.report import words
 from bottleneck_lab.wording import counted
@@ -19,6 +19,7 @@ SMALL = 0.01
 MIB = 1 << 20
 CALLERS = 4
 """So many of the lines that call one are listed."""
+ALLOCATED_ONLY = "All of this is allocated. Free blocks that an allocator keeps are not counted."
 COLUMNS = ("blocks", "at the peak", "growth", "kept or freed")
 """The columns of the table of lines behind their names and what they hold in the end."""
 
@@ -207,35 +208,42 @@ def _describe_blocks(row: Holder) -> str:
     """Return what becomes of a line's blocks: of those of a step, where steps were recorded, else
     of all.
     """
-    held = row.allocated - round(row.freed_share * row.allocated)
-    if not row.allocated:
-        text = "allocated before the recording"
-    # One block that grows is no block more.
-    elif round(row.made_per_step, 1) and (round(row.kept_per_step, 1) > 0 or not row.grows):
-        kept = row.kept_per_step if row.grows else 0.0
-        parts = {
-            "kept for good": kept,
-            "freed only steps later": row.made_per_step - kept - row.freed_per_step,
-            "freed in the step": row.freed_per_step,
-        }
-        # What every tenth step frees at its end, it has made itself in one of ten.
-        if sum(map(round, parts.values())) == round(row.made_per_step, 1):
-            parts = {what: round(part) for what, part in parts.items()}
-        counts = [f"{part:,.3g} {what}" for what, part in parts.items() if round(part, 1) > 0]
-        made = f"{row.made_per_step:,.3g}"
-        text = f"of {made} block{'s' * (made != '1')} a step, {', '.join(counts)}"
-    else:
-        text = f"of {counted(row.allocated, 'block')}, {f'{held:,}' if held else 'none'} still held"
+    sizes = ""
     if row.blocks:
-        sizes = [words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)]
-        sizes = [*dict.fromkeys(sizes)]
-        text += f"; those held are {' to '.join(sizes)}{' each' * (len(sizes) == 1)}"
+        each = [words.format_bytes(row.smallest_bytes), words.format_bytes(row.largest_bytes)]
+        each = [*dict.fromkeys(each)]
+        sizes = f"; those held are {' to '.join(each)}{' each' * (len(each) == 1)}"
+    if not row.allocated:
+        return f"allocated before the recording{sizes}"
+    step = row.a_step
+    # One block that grows is no block more.
+    if round(step.made, 1) and (round(step.kept, 1) > 0 or not row.grows):
+        return f"{_describe_step(step)}{sizes}"
+    held = row.allocated - round(row.freed_share * row.allocated)
+    text = f"of {counted(row.allocated, 'block')}, {f'{held:,}' if held else 'none'} still held"
+    freed = ""
     if row.freed_at:
         where = row.freed_at
         if where == NOT_RECORDED:
             where = "a line that was not recorded"
-        text += f"; most are freed while {where} runs"
-    return text
+        freed = f"; most of those freed are freed while {where} runs"
+    return f"{text}{sizes}{freed}"
+
+
+def _describe_step(step: StepBlocks) -> str:
+    """Return how many blocks of a step are kept, and when the others are freed."""
+    late = "freed only steps later"
+    if step.late_freed_at not in ("", NOT_RECORDED):
+        late += f" (mostly while {step.late_freed_at} runs)"
+    parts = {
+        "kept for good": step.kept,
+        late: step.freed_late,
+        "freed in the next step": step.freed_in_next,
+        "freed in the step": step.freed,
+    }
+    counts = [f"{part:,.3g} {what}" for what, part in parts.items() if round(part, 1) > 0]
+    made = f"{step.made:,.3g}"
+    return f"of {made} block{'s' * (made != '1')} a step, {', '.join(counts)}"
 
 
 def caller_rows(row: Holder) -> list[list[str]]:

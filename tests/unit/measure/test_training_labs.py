@@ -127,6 +127,41 @@ def test_what_is_taught_is_the_first_finding_of_the_shipped_script(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("no_grad", [False, True], ids=["as shipped", "held-out without graphs"])
+def test_blocks_times_their_size_are_the_memory_that_a_report_tells(
+    no_grad, context_of, tmp_path: Path
+) -> None:
+    """In the capture of a whole run, where each report has garbage collected."""
+    lab = load_labs()["forecaster-out-of-memory"]
+    folder = tmp_path / "work"
+    shutil.copytree(lab.path, folder)
+    script = (lab.path / "train.py").read_text(encoding="utf-8")
+    held_out = "        held_out.append("
+    if no_grad:
+        script = script.replace(held_out, f"        with torch.no_grad():\n    {held_out}")
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    trace = tmp_path / "trace.json.gz"
+    lines: list[str] = []
+    assert kind_of(lab).profile(context_of(lab, folder), trace, lines.append) == 0, lines
+    (use,) = summarise(load(trace)).memory
+    assert use.growth_bytes_per_step == (40 << 10 if no_grad else 732 << 10)
+    assert use.late_bytes // (use.period_steps - 1) == (704 << 10 if no_grad else 352 << 10)
+    rows = [row for row in use.holders if row.a_step.kept or row.a_step.freed_late]
+    late = [row for row in rows if row.a_step.freed_late]
+    assert all(row.smallest_bytes == row.largest_bytes for row in late)
+    assert sum(row.a_step.freed_late * row.largest_bytes for row in late) == (
+        use.late_bytes // (use.period_steps - 1)
+    )
+    # Two that `forecast` keeps have two sizes.
+    sizes = [(row.smallest_bytes + row.largest_bytes) / 2 for row in rows]
+    assert sum(row.a_step.kept * size for row, size in zip(rows, sizes, strict=True)) == (
+        use.growth_bytes_per_step
+    )
+    (gradients,) = [row.a_step for row in use.holders if row.a_step.freed_in_next]
+    assert (gradients.freed_in_next, gradients.freed_late) == (6, 0)
+
+
+@pytest.mark.long
 def test_the_capture_has_what_the_questions_ask_for(captured: tuple[Lab, Summary]) -> None:
     lab, summary = captured
     if lab.spec.taught == "sync-stalls":

@@ -53,10 +53,11 @@ from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary, render_top
 from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice, without_remedies
+from bottleneck_lab.report.memory_words import ALLOCATED_ONLY
 from bottleneck_lab.report.page.comparison import comparison_section
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.summary import findings_section, time_section
-from bottleneck_lab.report.page.tables import workers_table
+from bottleneck_lab.report.page.tables import memory_tables, workers_table
 from bottleneck_lab.trace import load
 
 from . import made_up, made_up_capture
@@ -380,6 +381,17 @@ def test_memory_is_told_from_first_to_highest(draw):
     )
 
 
+def test_free_blocks_are_said_not_to_count_where_memory_is_listed(draw):
+    growing = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
+    assert ALLOCATED_ONLY in draw(render_summary, growing)
+    assert ALLOCATED_ONLY in str(memory_tables(growing))
+    steady = replace(
+        growing, memory=[replace(use, growth_bytes_per_step=0) for use in growing.memory]
+    )
+    assert ALLOCATED_ONLY not in draw(render_summary, steady), "it is a line"
+    assert ALLOCATED_ONLY in draw(partial(render_summary, whole=True), steady)
+
+
 def test_a_program_that_measures_others_gets_no_advice(draw):
     capture = summarise(load(CAPTURES / "synthetic-sync.json.gz"))
     advice = "Keep values on the device"
@@ -459,9 +471,10 @@ def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_p
     assert text.count("Memory held over time") == whole.count("Memory held over time") == 1
     assert "Where most time is lost" not in text
     assert "First finding: Memory grows from step to step (memory, not time)." in text
-    words_ = " ".join(text.split())
-    assert f"this lab doesn't ask for: {slow.title}." in words_
-    assert slow.advice not in words_
+    beside = f"this lab doesn't ask for: {slow.title}."
+    assert beside not in " ".join(text.split())
+    assert beside in " ".join(whole.split())
+    assert slow.advice not in text + whole
     assert "Findings, costliest first" not in text
 
 
@@ -471,7 +484,9 @@ def test_in_a_lab_about_memory_no_finding_of_time_is_the_headline(draw):
     )
     summary = replace(summary, of_memory=True, remedies_later=True)
     (slow,) = summary.findings
-    text = " ".join(draw(render_summary, summary).split())
+    short = " ".join(draw(render_summary, summary).split())
+    assert "Findings No finding is about memory. This lab doesn't ask for time" in short
+    text = " ".join(draw(partial(render_summary, whole=True), summary).split())
     assert "Costliest finding" not in text
     assert "Shares and gains are of the time" not in text
     assert REMEDIES_LATER not in text

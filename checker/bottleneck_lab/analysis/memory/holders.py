@@ -21,6 +21,8 @@ MOST_STEPS = 200
 """So many of the last steps are looked at for what falls now and then."""
 NOT_RECORDED = "not recorded"
 """Stands for a line of which nothing is known."""
+MOST = 0.5
+"""More than this share of the steps, or blocks, are most of them."""
 FEWEST_STEPS = 4
 """From so many steps on, the moments are those between steps."""
 RISING_SHARE = 0.8
@@ -41,6 +43,27 @@ class Caller(msgspec.Struct, frozen=True):
     fall_bytes: int = 0
 
 
+class StepBlocks(msgspec.Struct, frozen=True):
+    """What becomes of the blocks that a line allocates in a step: of a typical one, where most
+    steps are alike, else on average.
+
+    `made`: all of them; `kept`: by how many more are held after each step, where a line `grows`;
+    `freed`, `freed_in_next`: in the step that made them, or in the next. The others are freed
+    later: `late_freed_at` is the line that frees most of those, empty if none does.
+    """
+
+    made: float = 0.0
+    kept: float = 0.0
+    freed: float = 0.0
+    freed_in_next: float = 0.0
+    late_freed_at: str = ""
+
+    @property
+    def freed_late(self) -> float:
+        """Blocks that are freed after the step that follows the one that made them."""
+        return self.made - self.kept - self.freed - self.freed_in_next
+
+
 class Holder(msgspec.Struct, frozen=True):
     """A line of the program's own and what was allocated below it.
 
@@ -49,11 +72,10 @@ class Holder(msgspec.Struct, frozen=True):
     were recorded (else 0). `grows`: nearly every moment showed more than the one before.
     `fall_bytes`: the most by which it fell between the ends of steps, where steps were recorded.
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
-    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `made_per_step`:
-    blocks allocated in a step; `kept_per_step`: by how many more are held after each;
-    `freed_per_step`: those that are freed in the step that made them; all over the same steps as
-    `growth_bytes`, and 0 where no steps were recorded. `callers`: where several lines of the
-    program's call it, those that hold anything.
+    freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `a_step`: what
+    becomes of the blocks of a step, over the same steps as `growth_bytes`; all 0 where no steps
+    were recorded. `callers`: where several lines of the program's call it, those that hold
+    anything.
     """
 
     line: str
@@ -69,9 +91,7 @@ class Holder(msgspec.Struct, frozen=True):
     fall_bytes: int = 0
     smallest_bytes: int = 0
     largest_bytes: int = 0
-    made_per_step: float = 0.0
-    kept_per_step: float = 0.0
-    freed_per_step: float = 0.0
+    a_step: StepBlocks = StepBlocks()
     callers: tuple[Caller, ...] = ()
 
 
@@ -205,26 +225,20 @@ def find_holders(
     growths = _growth(over_time, held_now)
     steps_apart = last - first if by_step else 0
     callers = _callers(lives, growths, held_now, held_at_peak, falls_by_site, steps_apart)
-    there, start = (lives.begin <= end) & (lives.end > end), moments[first]
-    line, lines = lives.line_of[lives.site], len(lives.lines)
-    blocks = np.bincount(line[there], minlength=lines)
-    earlier = np.bincount(line[(lives.begin <= start) & (lives.end > start)], minlength=lines)
-    new = (lives.begin > start) & (lives.begin <= end)
-    made = np.bincount(line[new], minlength=lines)
-    # After as many steps are over when it ends as when it begins.
-    brief = np.searchsorted(moments, lives.begin) == np.searchsorted(moments, lives.end)
-    freed = np.bincount(line[new & brief], minlength=lines)
+    there = (lives.begin <= end) & (lives.end > end)
+    line = lives.line_of[lives.site]
     holders = []
     for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
         if not held[i] and not at_peak[i]:
             continue
         allocated, freed_by = lives.recorded(i, end)
-        sizes = lives.bytes[there & (line == i)]
+        own = line == i
+        sizes = lives.bytes[there & own]
         holders.append(
             Holder(
                 line=lives.lines[i],
                 held_bytes=int(held[i]),
-                blocks=int(blocks[i]),
+                blocks=len(sizes),
                 peak_bytes=int(at_peak[i]),
                 growth_bytes=int(growth[i]),
                 growth_bytes_per_step=int(growth[i] // (last - first)) if by_step else 0,
@@ -235,13 +249,44 @@ def find_holders(
                 fall_bytes=int(falls[i]) if by_step else 0,
                 smallest_bytes=int(sizes.min()) if len(sizes) else 0,
                 largest_bytes=int(sizes.max()) if len(sizes) else 0,
-                made_per_step=float(made[i] / steps_apart) if by_step else 0.0,
-                kept_per_step=float((blocks[i] - earlier[i]) / steps_apart) if by_step else 0.0,
-                freed_per_step=float(freed[i] / steps_apart) if by_step else 0.0,
+                a_step=(
+                    _blocks_a_step(lives, own, moments, first, grows=bool(rising[i]))
+                    if by_step
+                    else StepBlocks()
+                ),
                 callers=tuple(callers.get(lives.lines[i], ())),
             )
         )
     return holders
+
+
+def _blocks_a_step(
+    lives: Lifetimes, own: NDArray[np.bool_], ends: Ints, first: int, *, grows: bool
+) -> StepBlocks:
+    """Return what becomes of a line's `own` blocks of each step; steps end with the events `ends`,
+    and those up to the `first` do not count.
+    """
+    begin, end = lives.begin[own], lives.end[own]
+    made_in, freed_in = np.searchsorted(ends, begin), np.searchsorted(ends, end)
+    age, steps = freed_in - made_in, len(ends) - 1 - first
+    # Those of the step before are counted where they are freed: in the last step, it is not known
+    # yet what becomes of its own.
+    each = (made_in, freed_in[age == 0], freed_in[age == 1])
+    counts = np.array([np.bincount(of, minlength=len(ends) + 1)[first + 1 : -1] for of in each])
+    kept = 0.0
+    if grows:
+        held, before = ((begin <= row) & (row < end) for row in (ends[-1], ends[first]))
+        kept = (int(held.sum()) - int(before.sum())) / steps
+    # The step that frees what others have left also frees its own, and is none like the others.
+    typical = np.median(counts, axis=1)
+    alike = (counts == typical[:, None]).all(axis=0)
+    if alike.mean() <= MOST or kept % 1:
+        typical = counts.mean(axis=1)
+    made, freed, freed_in_next = typical.tolist()
+    late = np.flatnonzero(own)[(age > 1) & (freed_in > first) & (freed_in < len(ends))]
+    late_by = np.bincount(lives.freed_by[late], minlength=1)
+    late_freed_at = lives.lines[late_by.argmax()] if late_by.max() > MOST * late_by.sum() else ""
+    return StepBlocks(made, kept, freed, freed_in_next, late_freed_at)
 
 
 def _growth(over_time: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:

@@ -28,6 +28,7 @@ from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.report.memory_words import (
+    ALLOCATED_ONLY,
     changes_between_steps,
     describe_before,
     describe_end,
@@ -131,6 +132,8 @@ def print_memory(
     """
     if summary.memory:
         sheet.heading("Memory held over time (height: the most in a stretch, of the peak)")
+        if steady or any(changes_between_steps(use) for use in summary.memory):
+            sheet.line(ALLOCATED_ONLY, indent=2, style="dim")
     name_width = 22 if len(summary.ranks) > 1 else 10
     rows = []
     for use in summary.memory:
@@ -306,8 +309,10 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         sheet.ranked(capture_words.OTHER_LINES, rest / wall, words.format_duration(rest))
 
 
-def print_findings(sheet: Sheet, summary: Summary) -> None:
-    """Print findings, costliest first, each with its evidence and advice."""
+def print_findings(sheet: Sheet, summary: Summary, *, whole: bool = False) -> None:
+    """Print findings, costliest first, each with its evidence and advice; the `whole` names those
+    of time in a lab about memory, too.
+    """
     sheet.heading("Findings" if summary.of_memory else "Findings, costliest first")
     shown = capture_words.main_findings(summary)
     scope = describe_scope(summary)
@@ -334,8 +339,10 @@ def print_findings(sheet: Sheet, summary: Summary) -> None:
             sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
         if finding.advice:
             sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
+    if summary.findings and not shown:
+        sheet.line(capture_words.NONE_OF_MEMORY, indent=1)
     # In a lab about memory, what costs time is named and no more.
-    if beside := capture_words.describe_beside(summary):
+    if whole and (beside := capture_words.describe_beside(summary)):
         sheet.line(beside, indent=1, style="dim")
     if shown and summary.remedies_later:
         sheet.line(capture_words.REMEDIES_LATER, indent=1)

@@ -69,7 +69,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     parts = wall_parts(summary.devices)
     _print_title(sheet, summary)
     if summary.of_memory:
-        _print_memory_first(sheet, summary)
+        _print_memory_first(sheet, summary, whole=whole)
         if not whole:
             return
     lead = None if summary.blind or summary.of_memory else leading_part(parts)
@@ -122,11 +122,11 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
         )
 
 
-def _print_memory_first(sheet: Sheet, summary: Summary) -> None:
+def _print_memory_first(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
     """Print what a lab about memory asks for."""
     print_memory(sheet, summary)
     if not summary.blind:
-        print_findings(sheet, summary)
+        print_findings(sheet, summary, whole=whole)
     sheet.blank()
     for text in (capture_words.OF_TIME, capture_words.BLIND * summary.blind):
         sheet.line(text, indent=1)

@@ -223,7 +223,7 @@ def findings_section(summary: Summary) -> Section:
     return section(
         "findings",
         "Findings",
-        [_finding(summary, each) for each in shown],
+        [_finding(summary, each) for each in shown] or tag("p", capture_words.NONE_OF_MEMORY),
         tag("p", beside, class_="soft") if beside else None,
         lead=" ".join(filter(None, lead)),
     )

@@ -25,6 +25,7 @@ from bottleneck_lab.report.breakdown import (
 )
 from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_words import (
+    ALLOCATED_ONLY,
     COLUMNS,
     describe_end,
     describe_growth,
@@ -362,7 +363,7 @@ def memory_tables(summary: Summary) -> Markup | None:
         for use in summary.memory
     ]
     if listed:
-        return tag("div", listed, drawn, held)
+        return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held)
     return None
 
 
