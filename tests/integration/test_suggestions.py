@@ -340,7 +340,8 @@ def test_after_a_pass_the_solution_leads_on_and_the_rest_is_optional(
     for step in DIAGNOSED:
         learner.type(*step)
     learner.outcome, learner.reason = Outcome.PASS, None
-    learner.type("check")
+    assert "`lab report 1` says what usually helps" in learner.type("check").shown
+    assert "→ " in learner.type("report", "1").shown
     for command in ([], ["report"], ["solution", "--yes"]):
         shown = learner.type(*command).shown
         assert "Next: lab case --lab slow" in shown

@@ -23,9 +23,10 @@ from bottleneck_lab.commands.ui import (
     waiting,
 )
 from bottleneck_lab.commands.where import say_next_step
-from bottleneck_lab.course.captures import mismatch
+from bottleneck_lab.course.captures import mismatch, shipped_remedies
 from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
+from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.quiet import busy_cores_allowed, describe_others, wait_until_quiet
 from bottleneck_lab.report.console.compiled import render_compiled
@@ -121,9 +122,24 @@ def command(
             warning = mismatch(captures[-1], attempt.verdict)
         if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT, "wrong diagnosis"):
             say(f"\nCapture {warning}", style="yellow")
+        if attempt.verdict.outcome == "PASS" and (number := _remedies(workspace)):
+            say(
+                f"\n`lab report {number}` says what usually helps against what it found in the"
+                " shipped code."
+            )
         note(f"Recorded as check {attempt.number}; `lab history` lists all.")
         say_next_step(workspace, checked.attempts, checked.record)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def _remedies(workspace: Workspace) -> int | None:
+    """Return the number of the capture whose report says what helps against the shipped code's
+    bottleneck; None without one that can be read: the verdict stands without it.
+    """
+    try:
+        return shipped_remedies(workspace)
+    except CaptureError:
+        return None
 
 
 def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None) -> None:

@@ -92,7 +92,8 @@ def command(
     """Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.
 
     Answers are saved in diagnosis.toml, which you can also edit, and committed once all are given.
-    Without a terminal to ask on, answers that stand there already are committed with --yes only.
+    Without a terminal to ask on, -a commits once it gives the last answer; answers that stand there
+    already are committed with --yes only.
     From then on, reports show causes and findings. A later diagnosis is a correction: a right one
     passes the check; where work is graded, points go to the first. The exit code is 2 if an answer
     is refused, and otherwise 0.
@@ -434,16 +435,7 @@ def _conclude(
     answers = load_answers(workspace.root)
     missing = list(form_problems(questions_of(workspace.lab, record), answers))
     if missing:
-        saved = ""
-        if len(missing) < len(workspace.lab.spec.questions):
-            saved = " Your answers so far are saved in diagnosis.toml."
-        say(f"\nStill to answer: {', '.join(missing)}.{saved}")
-        attempts = load_attempts(workspace)
-        options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
-        if not attempts and not has_looked(workspace, record):
-            say_next_step(workspace, attempts, record)
-        else:
-            say_next("lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}")
+        _ask_for_missing(workspace, record, missing)
     elif not committed:
         if incorrect:
             _ask_for_corrections(where_to_look(workspace, record), incorrect)
@@ -469,6 +461,24 @@ def _conclude(
             " check; your first diagnosis stays the one that counts."
         )
         say_next_step(workspace, load_attempts(workspace), record)
+
+
+def _ask_for_missing(workspace: Workspace, record: Record, missing: list[str]) -> None:
+    """Print the questions that are still to be answered, and the next command."""
+    saved = ""
+    if len(missing) < len(workspace.lab.spec.questions):
+        saved = " Your answers so far are saved in diagnosis.toml."
+    say(f"\nStill to answer: {', '.join(missing)}.{saved}")
+    attempts = load_attempts(workspace)
+    if not attempts and not has_looked(workspace, record):
+        say_next_step(workspace, attempts, record)
+    elif _lacks_capture(workspace):
+        say_next("lab profile")
+    elif sys.stdin.isatty():
+        say_next("lab diagnose")
+    else:
+        say_next(f"lab diagnose{''.join(f' -a {id_}=…' for id_ in missing)}")
+        say("Giving the last answer commits them all; with `--draft` they are only saved.")
 
 
 def _ask_for_corrections(where: str, incorrect: list[str]) -> None:

@@ -354,3 +354,14 @@ def evidence(workspace: Workspace, finding: str) -> str | None:
     folder = evidence_capture(workspace)
     findings = read_capture(folder).findings if folder else []
     return next((each.evidence for each in findings if each.id == finding), None)
+
+
+def shipped_remedies(workspace: Workspace) -> int | None:
+    """Return the number of the capture of the shipped code that a diagnosis is about, if its report
+    says what helps against a finding; None otherwise.
+    """
+    folder = evidence_capture(workspace)
+    if folder is None or whose_code(workspace.lab, folder) != "of the shipped code":
+        return None
+    summary = visible_summary(read_capture(folder), folder, blind=False, remedies_later=False)
+    return capture_number(folder) if any(each.advice for each in summary.findings) else None

@@ -197,7 +197,8 @@ def _first_look(workspace: Workspace, record: Record) -> NextStep | None:
     if has_looked(workspace, record):
         return _change(workspace) if _records_too_little(workspace) else None
     lab = workspace.lab
-    then = " Then run `lab diagnose`." if lab.spec.questions else ""
+    looks = "`lab report` and " if lab.spec.evidence == "profile" else ""
+    then = f" Then run {looks}`lab diagnose`." if lab.spec.questions else ""
     if ends_on_small_cards(workspace) and not load_looks(workspace).runs:
         return NextStep("lab run", "Some runs end: see how. Then capture one with `lab profile`.")
     if not records_itself(workspace):

@@ -450,6 +450,20 @@ def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspac
     assert len(load_record(workspace).commitments) == 1
 
 
+def test_without_a_terminal_the_next_step_says_that_the_last_answer_commits(workspace, monkeypatch):
+    drafted = CliRunner().invoke(app, ["diagnose", "--draft", "-a", ANSWERS[0]]).output
+    commits = "Giving the last answer commits them all; with `--draft` they are only saved."
+    assert drafted.endswith(f"-a where=… -a predicted_gain=…\n{commits}\n")
+    assert "Committed as your first diagnosis" in diagnose(*ANSWERS[1:]).output
+    shown: list[str] = []
+    monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(diagnosing, "say", lambda text, *_, **__: shown.append(text))
+    save_answers(workspace, {"where": ""})
+    diagnosing.command(["evidence=0.5"])
+    assert any("Still to answer: where" in text for text in shown)
+    assert commits not in shown, "at a terminal it asks first"
+
+
 def test_without_a_terminal_the_bare_command_commits_nothing_and_loses_nothing(workspace):
     CliRunner().invoke(app, ["diagnose", "--draft", *(w for a in ANSWERS for w in ("-a", a))])
     before = (workspace.root / "diagnosis.toml").read_text()

@@ -46,6 +46,7 @@ def test_a_shipped_script_that_runs_out_of_memory_leads_to_a_capture(
     output = CliRunner().invoke(app, ["run"]).output
     assert ("card with memory to spare" in output) == leads_on
     assert ("\nNext: lab profile\n" in output) == leads_on
+    assert ("Then run `lab report` and `lab diagnose`." in output) == leads_on
 
 
 @pytest.mark.parametrize(("slug", "noted"), [("idle-gpu", True), ("busy-ensemble", False)])

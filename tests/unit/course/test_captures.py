@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from bottleneck_lab.course import captures
 from bottleneck_lab.workspace.captures import CODE, keep_code, make_capture
+
+TRACES = Path(__file__).parents[3] / "datasets" / "captures"
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["not edited", "edited meanwhile"])
@@ -28,3 +32,24 @@ def test_lines_have_the_source_that_was_captured(start, edited):
     assert (folder / CODE / "train.py").is_file()
     first = "train.py(1): train"
     assert captures.code_of(folder, [first]) == ({} if edited else {first: "captured = 1"})
+
+
+@pytest.mark.parametrize(
+    ("trace", "edited", "number"),
+    [("sync", False, 1), ("sync", True, None), ("healthy", False, None)],
+    ids=["shipped code", "edited code", "nothing found"],
+)
+def test_what_helps_is_in_the_report_of_the_shipped_code(start, trace, edited, number):
+    workspace = start("stuttering-tagger")
+    assert captures.shipped_remedies(workspace) is None
+    if edited:
+        (workspace.root / "train.py").write_text("edited = 1\n")
+
+    def fill(out):
+        shutil.copy(TRACES / f"synthetic-{trace}.json.gz", out / "trace.json.gz")
+        code = workspace.lab.code_hash(workspace.root)
+        described = {"files": ["trace.json.gz"], "code": code, "made_at": "2026-01-01"}
+        (out / "capture.json").write_text(json.dumps(described))
+
+    make_capture(workspace, "torch", fill)
+    assert captures.shipped_remedies(workspace) == number

@@ -30,6 +30,7 @@ from bottleneck_lab.measure.kinds.training import (
     check,
     session,
 )
+from bottleneck_lab.measure.kinds.training import run as run_module
 from bottleneck_lab.measure.kinds.training.judging import wrong_reports
 from bottleneck_lab.measure.kinds.training.session import (
     OwnFigures,
@@ -115,6 +116,23 @@ def test_a_run_that_is_out_of_memory_says_so_in_a_backward_as_in_a_forward(
     assert kind_of(lab).run(context, lines.append) == 1
     assert any(line.startswith("torch.OutOfMemoryError: virtual GPU") for line in lines)
     assert any("loss.backward()" in line for line in lines) == (capacity_mib == 32)
+
+
+def test_a_run_ends_with_what_a_check_measures_of_time_launches_and_memory(
+    context_of, monkeypatch
+) -> None:
+    lab = load_labs()["busy-ensemble"]
+    modelled = SimpleNamespace(
+        races=[], steps=4, step_us=[9e3, 9e3, 2e3, 3e3], launches=4410, peak_bytes=1 << 20
+    )
+    books = SimpleNamespace(figures=modelled)
+    monkeypatch.setattr(run_module, "_run_modelled", lambda *_, **__: (0, books))
+    lines: list[str] = []
+    assert kind_of(lab).run(context_of(lab, lab.path), lines.append) == 0
+    assert lines == [
+        "2.50 ms per step, 1,102.5 launches a step besides copies, at most 1.0 MiB allocated"
+        " (modelled: an H200 and its host; a hint, not a verdict)"
+    ]
 
 
 @pytest.mark.long

@@ -35,8 +35,9 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
         on_line(f"the script ended in step {modelled.steps}")
     if status == 0 and modelled.steps > figures.WARM_UP_STEPS:
         on_line(
-            f"{figures.step_time_us(modelled) / 1000:.2f} ms per step, at most"
-            f" {figures.peak_mib(modelled):.1f} MiB allocated"
+            f"{figures.step_time_us(modelled) / 1000:.2f} ms per step,"
+            f" {round(figures.launches_per_step(modelled), 1):,g} launches a step besides copies,"
+            f" at most {figures.peak_mib(modelled):.1f} MiB allocated"
             f" (modelled: {spec.name}; a hint, not a verdict)"
         )
     return status
