@@ -368,17 +368,18 @@ QUESTIONS = (
             FROM waits JOIN counted ON counted.rank = waits.rank)
         SELECT line, operator, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                {_CALLS_A_STEP}, sum(duration) / 1e6 / (SELECT many FROM {_STEPS}) AS ms_a_step,
-               100.0 * sum(counted_ns) / (SELECT sum(duration) FROM recorded) AS percent,
-               100.0 * sum(idle_after) / (SELECT sum(duration) FROM recorded) AS idle_after
+               100.0 * sum(counted_ns) / (SELECT sum(duration) FROM recorded) AS waiting_percent,
+               100.0 * sum(idle_after) / (SELECT sum(duration) FROM recorded)
+                 AS idle_after_percent
         FROM (SELECT 1 AS part, 'all of these' AS line, NULL AS operator, NULL AS name, duration,
                      counted_ns, idle_after FROM each
               UNION ALL SELECT 2, * FROM each)
         GROUP BY part, line, operator, name ORDER BY part, total_ms DESC
         """,
-        notes="percent is the waiting itself, during which the device may work. idle_after is what"
-        " it costs, in percent, too: how long the device then has nothing to do, whatever line the"
-        " host is on, until it has launched more. The profiler's own wait when it stops is left"
-        " out.",
+        notes="Percent: of the wall time. While the host waits, the device may work. A wait costs"
+        " the idle time after it: how long the device then has nothing to do, whatever line the"
+        " host is on, until it has launched more. Without any, a wait is harmless. The profiler's"
+        " own wait when it stops is left out.",
         spare=("name", "calls", "total_ms", "ms_a_step"),
     ),
     Question(

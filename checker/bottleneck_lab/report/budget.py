@@ -95,7 +95,9 @@ def describe_change(
         own = ", and what your own code takes there" if added else ""
         lines.append(f"  device  {sum_}{own}")
     if each_us and not added:
-        lines.append(f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`.")
+        less = "" if device_share != 1 else "; `--device-work 0.75` is for less work on the device"
+        price = f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`"
+        lines.append(f"{price}{less}.")
     return "\n".join(lines)
 
 

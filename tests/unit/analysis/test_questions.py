@@ -160,9 +160,10 @@ def test_a_step_is_shown_part_by_part(loaded):
     assert parts["all but idle time"] + parts["idle"] == pytest.approx(a_step)
     whole, wait = answers(timeline, "waits")
     assert (wait["line"], wait["operator"], wait["calls_a_step"]) == (None, "aten::item", 1.0)
-    assert (whole["line"], whole["ms_a_step"], whole["percent"]) == (ALL, 0.03, wait["percent"])
+    assert (whole["line"], whole["ms_a_step"]) == (ALL, 0.03)
+    assert whole["waiting_percent"] == wait["waiting_percent"]
     after = sum(part.share_of_wall for part in use.gap_causes if part.cause == "synchronisation")
-    assert whole["idle_after"] == wait["idle_after"] == pytest.approx(100 * after)
+    assert whole["idle_after_percent"] == wait["idle_after_percent"] == pytest.approx(100 * after)
 
 
 def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
@@ -269,7 +270,8 @@ def test_a_range_of_an_idle_time_says_whose_thread_it_is(loaded):
 def percent(timeline, question: str, name: str = "") -> float:
     """The percentages that a ready question gives for the rows whose name contains `name`."""
     answer = ask(timeline, question)
-    at = answer.columns.index("host_percent" if question == "lines" else "percent")
+    column = {"lines": "host_percent", "waits": "waiting_percent"}.get(question, "percent")
+    at = answer.columns.index(column)
     return sum(row[at] for row in answer.rows if name in str(row[0])) / 100
 
 
