@@ -79,8 +79,8 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     assert rest == [
         f"  host    {host}",
         f"  device  {device}",
-        "Each launch in its place costs the host about 20 µs: `--with 3`; `--device-work 0.75` is for"
-        " less work on the device.",
+        "Each launch in its place costs the host about 20 µs: `--with 3`; `--device-work 0.75` is"
+        " for less work on the device.",
     ]
 
 
