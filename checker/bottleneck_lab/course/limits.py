@@ -30,9 +30,8 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
             counted = round(figure) if each.id == WAITS else figure
             shown = format_figure(counted, each.unit, limit)
             where = "; `lab report --ask waits` names the lines" * (each.id == WAITS)
-            per_step = " a step" * each.id.endswith("-per-step")
-            wanted = f"at most {format_limit(limit, each.unit)}{per_step}{where}"
-            missed.append(f"{each.label}, {shown}{per_step} ({wanted})")
+            wanted = f"at most {format_limit(limit, each.unit)}{where}"
+            missed.append(f"{each.label}: {shown} ({wanted})")
     if missed and any(each.id == KEPT for each in spec.criteria):
         missed.append("only a check counts the tensors that are left")
     return missed

@@ -109,8 +109,8 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
             *_explain_waits(context, values, first),
             *_explain_memory(context, values, first.step_bytes, describe_kept(context, kept)),
             f"Times and memory are those of an emulated device: {device.name}. {device.source}."
-            " A check trains on other data than a capture shows: figures of the two may differ by a"
-            " few percent.",
+            " A check trains on other data than a capture shows, and its means are of other steps:"
+            " figures of the two may differ by a few percent, counts alike.",
         ],
         # A prediction is compared with this: it is about memory in some labs.
         speedup=reference.peak_bytes / first.peak_bytes
