@@ -25,7 +25,7 @@ else would take as long.
 _ELSEWHERE = "Move that work out of the loop, to another thread or process, or do it every N steps."
 _LAUNCH_LESS = (
     "Launch less: one operator over stacked tensors where a loop calls it for each (batching),"
-    " fused or foreach operators, larger batches"
+    " fused or foreach operators, larger batches where the result allows them"
 )
 _PYTHON_OUT = "move Python work out of the step."
 

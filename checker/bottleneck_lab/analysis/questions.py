@@ -75,8 +75,8 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 _BUDGET = (
     "Means over all steps and ranks. Host and device work at the same time: if nothing waited, a"
     " step would take about as long as the longer of the two sums. Kernels and copies of a backward"
-    " count for {backward}. The host's time for what was launched before these steps lies before"
-    " them, too."
+    " count for {backward}. 'others' were launched by no line, or before these steps, where the"
+    " host's time for them lies, too."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -269,7 +269,7 @@ QUESTIONS = (
                device / 1e6 / many AS device_ms
         FROM (SELECT * FROM parts
               UNION ALL
-              SELECT 3, 'from before, or no line', starts - (SELECT sum(starts) FROM parts),
+              SELECT 3, 'others', starts - (SELECT sum(starts) FROM parts),
                      host - (SELECT sum(host) FROM parts),
                      device - (SELECT sum(device) FROM parts) FROM whole
               UNION ALL SELECT 4, 'sum', starts, host, device FROM whole

@@ -149,8 +149,8 @@ With = Annotated[
         "--with",
         metavar="N|TIME",
         help=(
-            "ask budget: add launches of your own (3), or time of the host (0.2ms), in place of"
-            " what is left out; repeatable."
+            "ask budget: add launches of your own (3), time of the host (0.2ms) or of the device"
+            " (device:0.2ms), in place of what is left out; repeatable."
         ),
     ),
 ]

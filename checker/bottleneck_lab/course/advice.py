@@ -70,7 +70,7 @@ def note_first_fix(earlier: Sequence[Attempt], verdict: Verdict) -> Verdict:
         first, latest = checked.prediction.measured, verdict.prediction.measured
         after = "What came after it was for the other criteria."
         if latest and latest > MORE * first:
-            after = f"What came after it was for the other criteria, and made that {latest:.2f}x."
+            after = f"What was changed since made that {latest:.2f}x."
         note = (
             f"Check {attempt.number} was the first with right results that {what}, at {first:.2f}x."
             f" {after}"

@@ -225,7 +225,7 @@ def describe_capture(summary: Summary) -> str:
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
     each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
-    deviation = f"± {words.format_share(summary.step_spread)}"
+    deviation = f"each ± {words.format_share(summary.step_spread)}"
     if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
         deviation = f"first and last aside {words.format_duration(inner_ns)} {deviation}"
     elif count >= STEPS_WITH_EDGES:
@@ -451,16 +451,20 @@ def describe_removal(
     left = words.format_duration(left_ns / devices)
     each = " on each device" if devices > 1 else ""
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
-    sentence = (
-        f"Without that time, and with the same work, {whole} would be {bound} {ratio} as fast."
-    )
+    alike = "with the same work"
+    if part.cause == "synchronisation":
+        alike = "without the short calls that fetch values"
+    sentence = f"Without that time, and {alike}, {whole} would be {bound} {ratio} as fast."
     more = " A fix that also saves work can gain more."
     rest, pause = words.format_duration(rest_ns / devices), words.format_duration(PAUSE_NS)
     if left == rest:
         return f"{sentence}{more}"
     if left_ns < rest_ns:
         hidden = words.format_duration((rest_ns - left_ns) / devices)
-        reason = f"for {hidden} of that, host and device then work at the same time"
+        reason = (
+            f"{hidden} of that would then overlap, on the host and on the device, which leaves"
+            f" {left}"
+        )
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

@@ -15,11 +15,16 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.wording import counted, list_numbers
 
+WORTH_A_WORD = 1.01
+"""Waits whose end gains less than that are none to speak of."""
 LEAST_LEFT = 1e-3
 """Less than this part (0-1) of a sum is what rounding leaves."""
 NOW, SUM = "a step now, with waits", "sum"
 WITHOUT_WAITS, NOT_IDLE = "all but waits", "all but idle time"
-_ADDED = re.compile(r"(?P<count>[1-9]\d*)|(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)")
+_ADDED = re.compile(
+    r"(?P<count>[1-9]\d*)|((?P<side>device):)?(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)"
+)
+_OWN_WORK = ", and what your own code takes there: `--with device:0.2ms`"
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
@@ -33,8 +38,8 @@ def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
 
 class Change(NamedTuple):
     """A change of a step: parts that are left out, as `find_parts` takes them; what is added in
-    their place, launches such as `3` or time of the host such as `0.2ms`; and the share (0-1) of
-    the device's other work that remains.
+    their place, launches such as `3`, time of the host such as `0.2ms` or of the device such as
+    `device:0.2ms`; and the share (0-1) of the device's other work that remains.
     """
 
     without: Sequence[str] = ()
@@ -50,72 +55,98 @@ def describe_change(
 ) -> str:
     """Return what these parts take, and what a step would take after the change if nothing waited,
     too, with both sums. `alone`: how many times as fast a step is without the parts while other
-    lines still wait, where that is known.
+    lines still wait, where that is known; told where waits matter.
 
     Raises UsageError for what cannot be added, and for launches where none has a price.
     """
-    added, device_share = change.added, change.device_share
     rows = _rows(answer)
     taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
-    launches, added_ms = _added(added)
-    if launches and not each_us:
+    added = _read_added(change.added)
+    if added.launches and not each_us:
         raise UsageError(
             "`--with` counts launches at what one costs the host here, and no line of this capture"
             " launches anything on a device.",
             "Give the host's time, as in `--with 0.2ms`.",
         )
-    new_ms = launches * each_us / 1e3 + added_ms
-    host = whole["host_ms"] - taken["host_ms"] + new_ms
-    device = (whole["device_ms"] - taken["device_ms"]) * device_share
-    longer, now = max(host, device), rows[NOW]["host_ms"]
-    if longer < LEAST_LEFT * now:
+    new_ms = added.launches * each_us / 1e3 + added.host_ms
+    host = _Sum(whole["host_ms"], taken["host_ms"], new_ms)
+    device = _Sum(whole["device_ms"], taken["device_ms"], added.device_ms, change.device_share)
+    left_ms, now_ms = max(host.left, device.left), rows[NOW]["host_ms"]
+    if left_ms < LEAST_LEFT * now_ms:
         return f"{_describe_parts(parts, taken)}. Without that, nothing is left of the step."
-    lines = []
-    if parts:
-        lines.append(f"Left out: {_describe_parts(parts, taken)}.")
-    if parts and alone is not None:
+    lines = [f"Left out: {_describe_parts(parts, taken)}."] * bool(parts)
+    if change.added:
+        lines.append(f"Added: {added.describe(each_us)}.")
+    if change.device_share != 1:
+        lines.append(f"Of the device's other work, {change.device_share:.0%} remains.")
+    takes = f"a step takes about {left_ms:.4g} ms instead of {now_ms:.4g} ms"
+    gain, waits_gone = now_ms / left_ms, now_ms / max(host.whole, device.whole)
+    if waits_gone < WORTH_A_WORD:
+        lines.append(f"After that, {takes}: {gain:.2f} times as fast.")
+    else:
+        if parts and alone is not None:
+            nothing = "with nothing in its place and " * bool(change.added)
+            lines.append(f"Alone, {nothing}while other lines wait: {alone:.2f} times as fast.")
         lines.append(
-            "By itself, with nothing in its place and the waits of other lines as they are, that"
-            f" makes a step {alone:.2f} times as fast."
+            f"With all waits gone as well, {takes}: {gain:.2f} times as fast. The end of all waits"
+            f" by itself makes it {waits_gone:.2f} times."
         )
-    if added:
-        count = f"{counted(launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
-        time = f"{added_ms:.4g} ms of the host"
-        lines.append(f"Added: {' and '.join([count] * bool(launches) + [time] * bool(added_ms))}.")
-    if device_share != 1:
-        lines.append(f"Of the device's other work, {device_share:.0%} remains.")
-    waits_gone = now / max(whole["host_ms"], whole["device_ms"])
-    lines += [
-        f"With all waits gone as well, a step takes about {longer:.4g} ms instead of {now:.4g} ms:"
-        f" {now / longer:.2f} times as fast; {waits_gone:.2f} times if only the waits go.",
-        f"  host    {_describe_sum(whole['host_ms'], taken['host_ms'], new_ms)}",
-    ]
-    if whole["device_ms"]:
-        sum_ = _describe_sum(whole["device_ms"], taken["device_ms"], share=device_share)
-        own = ", and what your own code takes there" if added else ""
-        lines.append(f"  device  {sum_}{own}")
-    if each_us and not added:
-        less = "" if device_share != 1 else "; `--device-work 0.75` is for less work on the device"
+    lines.append(f"  host    {host.describe()}")
+    if device.whole:
+        own = added.launches and not added.device_ms
+        lines.append(f"  device  {device.describe()}{_OWN_WORK if own else ''}")
+    if each_us and not change.added:
+        less = ""
+        if change.device_share == 1:
+            less = "; `--device-work 0.75` is for less work on the device"
         price = f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`"
         lines.append(f"{price}{less}.")
     return "\n".join(lines)
 
 
+class _Sum(NamedTuple):
+    """One side of a step, ms: what it is now, what is left out and added, and the share (0-1) of
+    the rest that remains.
+    """
+
+    whole: float
+    taken: float
+    new: float = 0.0
+    share: float = 1.0
+
+    @property
+    def left(self) -> float:
+        return (self.whole - self.taken) * self.share + self.new
+
+    def describe(self) -> str:
+        """Return what is left, as it is worked out."""
+        terms = f"{self.whole:.4g}" + f" − {self.taken:.4g}" * bool(self.taken)
+        if self.share != 1:
+            terms = f"({terms})" * bool(self.taken) or terms
+            terms += f" × {self.share:.4g}"
+        terms += f" + {self.new:.4g}" * bool(self.new)
+        left = f"{self.left:.4g}" if self.left > LEAST_LEFT * self.whole else "about 0"
+        return f"{left} ms" if terms == f"{self.whole:.4g}" else f"{terms} = {left} ms"
+
+
+class _Added(NamedTuple):
+    """Work that takes the place of a step's: launches, and ms on the host and on the device."""
+
+    launches: int
+    host_ms: float
+    device_ms: float
+
+    def describe(self, each_us: float) -> str:
+        """Return the work in words; `each_us`: what a launch costs the host."""
+        count = f"{counted(self.launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
+        parts = [count] * bool(self.launches)
+        parts += [f"{self.host_ms:.4g} ms of the host"] * bool(self.host_ms)
+        parts += [f"{self.device_ms:.4g} ms of the device"] * bool(self.device_ms)
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+
+
 def _rows(answer: QueryResult) -> dict[str, dict[str, float]]:
     return {str(row[0]): dict(zip(answer.columns, row, strict=True)) for row in answer.rows}
-
-
-def _describe_sum(whole: float, taken: float, new: float = 0.0, share: float = 1.0) -> str:
-    """Return what is left of a sum in ms, as it is worked out."""
-    terms = f"{whole:.4g}" + f" − {taken:.4g}" * bool(taken)
-    if share != 1:
-        terms = f"({terms})" * bool(taken) or terms
-        terms += f" × {share:.4g}"
-    terms += f" + {new:.4g}" * bool(new)
-    left = (whole - taken) * share + new
-    if left < LEAST_LEFT * whole:
-        left = 0.0
-    return f"{left:.4g} ms" if terms == f"{whole:.4g}" else f"{terms} = {left:.4g} ms"
 
 
 def describe_sides(answer: QueryResult) -> str:
@@ -138,21 +169,22 @@ def describe_sides(answer: QueryResult) -> str:
     )
 
 
-def _added(texts: Sequence[str]) -> tuple[int, float]:
-    """Return launches and ms of the host that are added; raise UsageError for anything else."""
-    launches, ms = 0, 0.0
+def _read_added(texts: Sequence[str]) -> _Added:
+    """Return the work that these texts add; raise UsageError for anything else."""
+    launches, ms = 0, {"host": 0.0, "device": 0.0}
     for text in texts:
         match = _ADDED.fullmatch(text.strip())
         if not match:
             raise UsageError(
                 f"'{text}' is neither a number of launches nor a time.",
-                "`--with` takes launches, as `--with 3`, or time of the host, as `--with 0.2ms`.",
+                "`--with` takes launches, as `--with 3`, time of the host, as `--with 0.2ms`, or of"
+                " the device, as `--with device:0.2ms`.",
             )
         if match["unit"]:
-            ms += float(match["time"]) * _UNITS_MS[match["unit"]]
+            ms[match["side"] or "host"] += float(match["time"]) * _UNITS_MS[match["unit"]]
         else:
             launches += int(match["count"])
-    return launches, ms
+    return _Added(launches, ms["host"], ms["device"])
 
 
 def _add_up(rows: dict[str, dict[str, float]], parts: Sequence[str]) -> dict[str, float]:

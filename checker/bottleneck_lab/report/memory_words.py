@@ -129,14 +129,14 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
         f" peak, {describe_growth(use)} more each step"
     )
     parts = [(use.first_bytes, _describe_start(use)), (use.kept_bytes, kept)]
-    own = "what a step needs for itself"
+    own = "what the last step needs, and what it leaves behind"
     late_bytes = use.highest_after_step_bytes - use.first_bytes - use.kept_bytes
     if use.period_steps and late_bytes > SMALL * use.peak_bytes:
         parts.append(
             (late_bytes, "freed only steps later: what steps have left since memory last fell")
         )
     elif use.fall_bytes > SMALL * use.peak_bytes:
-        own += ", and what is freed only steps later"
+        own = "what is freed only steps later, and what the last step needs"
     own_bytes = _as_printed(use.peak_bytes) - sum(_as_printed(size) for size, _ in parts)
     if own_bytes > SMALL * use.peak_bytes:
         parts.append((round(own_bytes), f"besides: {own}"))
@@ -174,9 +174,12 @@ def describe_before(use: MemoryUse) -> str:
     before = use.peak_bytes - sum(row.peak_bytes for row in use.holders)
     if before < SMALL * use.peak_bytes:
         return ""
+    freed = ""
+    if before < use.first_bytes:
+        freed = " Part of what was there at the start is freed by then."
     return (
         f"The rest of the peak, {words.format_bytes(before)}, was allocated before the capture or"
-        " by lines that are not listed."
+        f" by lines that are not listed.{freed}"
     )
 
 
@@ -268,7 +271,7 @@ def _growth(row: Holder | Caller) -> str:
     if row.growth_bytes_per_step > 0 and not (isinstance(row, Holder) and not row.grows):
         return _per_step(row.growth_bytes_per_step)
     if row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
-        return f"swings by {words.format_bytes(row.fall_bytes)}"
+        return f"up and down by {words.format_bytes(row.fall_bytes)}"
     return "none"
 
 

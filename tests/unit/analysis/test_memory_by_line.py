@@ -298,11 +298,14 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
         " each step",
     )
     late = ("3.1 MiB", "freed only steps later: what steps have left since memory last fell")
-    own, peak = ("1.1 MiB", "besides: what a step needs for itself"), ("46.6 MiB", "at the peak")
+    own, peak = (
+        ("1.1 MiB", "besides: what the last step needs, and what it leaves behind"),
+        ("46.6 MiB", "at the peak"),
+    )
     assert list_peak(use) == [start, kept, late, own, peak]
     # At uneven distances it is not known how much was there at the peak.
     uneven = list_peak(replace(use, period_steps=0))
-    both = "besides: what a step needs for itself, and what is freed only steps later"
+    both = "besides: what is freed only steps later, and what the last step needs"
     assert uneven == [start, kept, ("4.2 MiB", both), peak]
     steady = replace(use, growth_bytes_per_step=0)
     assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
@@ -482,7 +485,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "swings by 3.0 MiB"
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "up and down by 3.0 MiB"
     assert holder_cells(replace(row, fall_bytes=1 << 20))[4] == "none"
 
 

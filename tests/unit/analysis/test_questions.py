@@ -189,7 +189,7 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "train.py(9): step",
         "train.py(10): step",
         "enumerate(DataLoader)#_Loader.__next__",
-        "from before, or no line",
+        "others",
         "sum",
         "a step now, with waits",
     ]
@@ -200,7 +200,7 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
         "train.py(9): step": pytest.approx(0.03),
         "train.py(10): step": None,
         "enumerate(DataLoader)#_Loader.__next__": None,
-        "from before, or no line": pytest.approx(0.01),
+        "others": pytest.approx(0.01),
         "sum": pytest.approx(0.04),
         "a step now, with waits": pytest.approx(0.1),
     }
@@ -221,7 +221,7 @@ def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
     timeline = loaded(*rows)
     assert {row["part"]: row["host_ms"] for row in answers(timeline, "budget")} == {
         "train.py(9): step": pytest.approx(0.08),
-        "from before, or no line": pytest.approx(0.02),
+        "others": pytest.approx(0.02),
         "sum": pytest.approx(0.1),
         "a step now, with waits": pytest.approx(0.1),
     }
@@ -653,14 +653,14 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     [
         (
             [224, 179, 179, 179, 179, 179, 134],
-            "179 µs on average (± 0%, first and last aside)",
+            "179 µs on average (each ± 0%, first and last aside)",
         ),
         (
             [372, 216, 216, 216, 213],
-            "247 µs on average (first and last aside 216 µs ± 0%)",
+            "247 µs on average (first and last aside 216 µs each ± 0%)",
         ),
-        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs ± 44.5%)"),
-        ([100, 100, 300, 300], "(± 50%)"),
+        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs each ± 44.5%)"),
+        ([100, 100, 300, 300], "(each ± 50%)"),
     ],
 )
 def test_what_the_edges_of_a_capture_cut_is_no_part_of_the_spread(loaded, took_us, spread):

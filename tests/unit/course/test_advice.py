@@ -132,9 +132,7 @@ def test_a_pass_sets_the_prediction_beside_the_first_check_that_was_fast_enough(
     passed = check(1.93, target=True, mechanism=True, outcome=Outcome.PASS)
     (note,) = note_first_fix(earlier, passed).notes
     assert note.startswith("Check 2 was the first with right results that met the speed target")
-    assert note.endswith(
-        ", at 1.41x. What came after it was for the other criteria, and made that 1.93x."
-    )
+    assert note.endswith(", at 1.41x. What was changed since made that 1.93x.")
     assert note_first_fix(earlier[:1], passed) == passed
     assert note_first_fix(earlier, verdicts[2]) == verdicts[2], "it has not passed yet"
 

@@ -70,12 +70,9 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     parts = find_parts(ANSWER, left_out)
     first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
-    assert alone == (
-        "By itself, with nothing in its place and the waits of other lines as they are, that makes"
-        " a step 1.47 times as fast."
-    )
+    assert alone == "Alone, while other lines wait: 1.47 times as fast."
     assert gain.startswith("With all waits gone as well, a step takes about ")
-    assert gain.endswith(" times as fast; 1.75 times if only the waits go.")
+    assert gain.endswith(" times as fast. The end of all waits by itself makes it 1.75 times.")
     assert rest == [
         f"  host    {host}",
         f"  device  {device}",
@@ -89,7 +86,7 @@ def test_the_gain_is_that_of_the_longer_sum():
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
         "With all waits gone as well, a step takes about 2.75 ms instead of 7 ms: 2.55 times as"
-        " fast; 1.75 times if only the waits go."
+        " fast. The end of all waits by itself makes it 1.75 times."
     )
 
 
@@ -100,16 +97,36 @@ def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
     ).splitlines()
     assert out.startswith("Left out: line 31 of train.py and")
     assert added == "Added: 3 launches at 20 µs of the host and 0.15 ms of the host."
-    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast; " in gain
+    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast." in gain
     assert host == "  host    4 − 2 + 0.21 = 2.21 ms"
-    assert device == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there"
+    assert (
+        device
+        == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there: `--with device:0.2ms`"
+    )
 
 
 def test_with_nothing_left_out_what_is_added_counts_all_the_same():
     added, _, host, device = describe_change(ANSWER, [], Change(added=["1"])).splitlines()
     assert added == "Added: 1 launch at 20 µs of the host."
     assert host == "  host    4 + 0.02 = 4.02 ms"
-    assert device == "  device  3 ms, and what your own code takes there"
+    assert device == "  device  3 ms, and what your own code takes there: `--with device:0.2ms`"
+
+
+def test_time_of_the_device_in_place_of_lines_is_added_to_its_sum():
+    parts = find_parts(ANSWER, ["recipe.py:31"])
+    change = Change(added=["2", "0.1 ms", "device:0.4ms", "device:100us"])
+    _, added, _, _, device = describe_change(ANSWER, parts, change).splitlines()
+    assert added == (
+        "Added: 2 launches at 20 µs of the host, 0.1 ms of the host and 0.5 ms of the device."
+    )
+    assert device == "  device  3 − 2 + 0.5 = 1.5 ms"
+
+
+def test_nothing_is_said_of_waits_that_take_next_to_nothing():
+    rows = [*ANSWER.rows[:-1], ["a step now, with waits", None, 4.01, None, 4.01]]
+    answer = QueryResult(COLUMNS, rows)
+    _, gain, *_ = describe_change(answer, ["train.py(32): train"], UNCHANGED, 1.3).splitlines()
+    assert gain == "After that, a step takes about 3 ms instead of 4.01 ms: 1.34 times as fast."
 
 
 def test_less_work_on_the_device_scales_what_is_left_of_its_sum():

@@ -617,7 +617,7 @@ def test_a_number_that_every_row_has_is_told_once(draw):
         answer = QueryResult(["part", "launches", "host_us_each"], rows)
         return draw(render_query, answer, question=find_question("budget")).splitlines()
 
-    told = "host_us_each is 20 in every row that has one."
+    told = "host_us_each: 20 in all rows"
     head, *_, last = [line.strip() for line in lines(rows) if line.strip()]
     assert (head.split(), last) == (["part", "launches"], told)
     assert "host_us_each" in lines(rows[1:])[1], "two rows may be alike by chance"
