@@ -42,8 +42,8 @@ def parse_stretch(text: str) -> Window | None:
 
 class NamedTime(msgspec.Struct, frozen=True):
     """Time inside the stretch under one name, ns; what overlaps itself counts once. `kind`: range,
-    operator, runtime call or Python. `start_ns` and `end_ns`: the longest row's part inside, from
-    the capture's start.
+    operator, runtime call or Python. `start_ns` and `end_ns`: of the row with most time inside,
+    from the capture's start; it may begin before the stretch and end after it.
     """
 
     kind: str
@@ -255,8 +255,8 @@ def _named_times(
                 timeline.strings[name],
                 iv.union(start, end).total,
                 len(rows),
-                int(start[longest]) - timeline.extent[0],
-                int(end[longest]) - timeline.extent[0],
+                int(table.start[rows[longest]]) - timeline.extent[0],
+                int(table.end[rows[longest]]) - timeline.extent[0],
             )
         )
     return times

@@ -267,8 +267,8 @@ def describe_steps(summary: Summary) -> str:
         shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
         host = shortest if shortest == longest else f"{shortest} to {longest}"
         sentences.append(
-            "A step ends when host and device are both done with it; its range on the host lasts"
-            f" {host}."
+            "A step ends when host and device are both done with it. The host may be some steps"
+            f" ahead, and then waits in one of them: its range of a step lasts {host}."
         )
     return " ".join(sentences)
 

@@ -62,7 +62,7 @@ _FINDINGS = {
 """Words for the findings in each of these fields of a comparison."""
 
 _LEAST_FALL = 0.3
-"""A fall of memory below this part (0-1) of the peak is none to compare."""
+"""A fall of memory below this part (0-1) of both peaks is none to compare."""
 
 _FINDINGS_OF_TWO = {
     "findings_gone": "Findings before alone",
@@ -646,10 +646,8 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             share = 0.0
             if sizes is change.fall_bytes:
                 share = SMALL if any(change.hides_growth) else _LEAST_FALL
-            # A fall that is small beside the peak that a leak makes may be large once it is gone.
-            much = any(
-                size > share * peak for size, peak in zip(sizes, change.peak_bytes, strict=True)
-            )
+            # What is small beside the peak that a leak makes is large once that is gone.
+            much = max(sizes) > share * min(change.peak_bytes)
             if much and {before, after} - {"cannot tell", words.format_bytes(0)}:
                 rows.append(((before, after, what, change.device < 0), change))
     several = len({change.rank for change in comparison.memory}) > 1

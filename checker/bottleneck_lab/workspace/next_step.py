@@ -200,7 +200,8 @@ def _first_look(workspace: Workspace, record: Record) -> NextStep | None:
     looks = "`lab report` and " if lab.spec.evidence == "profile" else ""
     then = f" Then run {looks}`lab diagnose`." if lab.spec.questions else ""
     if ends_on_small_cards(workspace) and not load_looks(workspace).runs:
-        return NextStep("lab run", "Some runs end: see how. Then capture one with `lab profile`.")
+        how = "The script ends in the middle: see how. Then capture it with `lab profile`."
+        return NextStep("lab run", how)
     if not records_itself(workspace):
         return NextStep(
             f"lab {lab.spec.evidence}",

@@ -75,9 +75,9 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
     backlog = describe_steps(change(summary, steps=[alike], batches_per_step=1.3))
     assert backlog.startswith("The device worked on 1.3 batches in 1 step: it began with")
     ahead = change(summary, steps=[alike, change(alike, duration_ns=41_000_000)])
-    assert describe_steps(ahead).endswith("its range on the host lasts 40.0 ms to 41.0 ms.")
+    assert describe_steps(ahead).endswith("its range of a step lasts 40.0 ms to 41.0 ms.")
     ranks = change(ahead, steps=[*ahead.steps, change(alike, rank=1, duration_ns=43_000_000)])
-    assert describe_steps(ranks).endswith("its range on the host lasts 40.0 ms to 43.0 ms.")
+    assert describe_steps(ranks).endswith("its range of a step lasts 40.0 ms to 43.0 ms.")
 
 
 def test_ranges_are_shares_of_the_hosts_step():

@@ -520,6 +520,9 @@ def test_growth_that_a_fall_hides_is_not_compared(draw):
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[hidden])).split())
     assert "cannot tell → 4.0 MiB more each step in the long run, device 0" in shown
     assert "5.0 MiB → 0 B largest fall between steps, device 0" in shown
+    fell = replace(hidden, hides_growth=(False, False), peak_bytes=(100 << 20, 6 << 20))
+    shown = " ".join(draw(render_comparison, replace(comparison, memory=[fell])).split())
+    assert "5.0 MiB → 0 B largest fall between steps" in shown, "as large as the peak that is left"
 
 
 def test_a_comparison_counts_waits_as_a_check_does(draw):
