@@ -408,6 +408,13 @@ def test_what_calls_itself_counts_once_as_in_a_stretch(loaded, category, questio
         assert (row["shortest_ms"], row["longest_ms"]) == (0.001, 0.5)
 
 
+def test_what_a_stretch_cuts_says_when_it_really_began_and_ended(loaded):
+    timeline = loaded(event("user_annotation", "data", 0, 100))
+    selection = select(timeline, analyse(timeline).times, Window(40_000, 60_000))
+    (row,) = [each for use in selection.threads for each in use.names]
+    assert (row.time_ns, row.start_ns, row.end_ns) == (20_000, 0, 100_000)
+
+
 def answers(timeline, question):
     """Return the rows of an answer as dictionaries."""
     answer = ask(timeline, question)
