@@ -26,7 +26,7 @@ def made_up(**changed: object) -> Figures:
     usual = {
         "total_us": 80.0,
         "step_us": [50.0, 10.0, *[2.0] * 38],
-        "launches": 400,
+        "step_launches": [10] * 40,
         "waits": 10,
         "step_waits": [9] + [0] * 38 + [1],
         "setup_waits": 9,

@@ -123,14 +123,18 @@ def test_a_run_ends_with_what_a_check_measures_of_time_launches_and_memory(
 ) -> None:
     lab = load_labs()["busy-ensemble"]
     modelled = SimpleNamespace(
-        races=[], steps=4, step_us=[9e3, 9e3, 2e3, 3e3], launches=4410, peak_bytes=1 << 20
+        races=[],
+        steps=4,
+        step_us=[9e3, 9e3, 2e3, 3e3],
+        step_launches=[2000, 1300, 1102, 1103],
+        peak_bytes=1 << 20,
     )
     books = SimpleNamespace(figures=modelled)
     monkeypatch.setattr(run_module, "_run_modelled", lambda *_, **__: (0, books))
     lines: list[str] = []
     assert kind_of(lab).run(context_of(lab, lab.path), lines.append) == 0
     assert lines == [
-        "2.50 ms per step, 1,102.5 launches a step besides copies, at most 1.0 MiB allocated"
+        "2.50 ms per step, 1,102.5 operators launched in a step, at most 1.0 MiB allocated"
         " (modelled: an H200 and its host; a hint, not a verdict)"
     ]
 
@@ -197,7 +201,7 @@ def trained(**changed: object) -> Training:
     usual = {
         "total_us": 4000.0,
         "step_us": [100.0] * STEPS,
-        "launches": 50 * STEPS,
+        "step_launches": [50] * STEPS,
         "waits": 6,
         "step_waits": [int(step % 10 == 9) for step in range(STEPS)],
         "setup_waits": 0,
@@ -226,7 +230,7 @@ BREAKS = {
     "right-parameters": {"parameters": {"weight": np.array([1.0, 2.0, 3.0, 4.1])}},
     "step-speedup": {"step_us": [5000.0] * STEPS},
     "waits-per-interval": {"report_waits": [1, 2, 3, 5, 6, 7], "waits": 7},
-    "launches-per-step": {"launches": 300 * STEPS},
+    "launches-per-step": {"step_launches": [300] * STEPS},
     "peak-mib": {"peak_bytes": 5 << 20},
     "kept-tensors": {"lives": [(step, STEPS, 1, "", "") for step in range(1, STEPS)]},
     "growth-kib-per-step": {"step_bytes": [(1 << 20) + (step << 10) for step in range(STEPS)]},

@@ -22,6 +22,7 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.channel.messages import Failed
 from bottleneck_lab.measure.channel.session import Session
 from bottleneck_lab.measure.faults import NotModelled, VerifierFault
+from bottleneck_lab.measure.kinds.training.figures import launches_per_step
 from bottleneck_lab.measure.virtual_gpu.backend import Driver
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
 from bottleneck_lab.measure.virtual_gpu.clock import COLLECT, FREE_QUESTIONS, Clock
@@ -85,6 +86,20 @@ class TestClock:
         clock.wait("train.py(9): train")
         clock.wait("train.py(9): train")
         assert (clock.waits, clock.line_waits) == (3, {"train.py(9): train": 2})
+
+    def test_launches_of_a_step_are_those_of_the_last_pass(self) -> None:
+        """What a program prepares before it trains, or in an earlier look at its data, is none."""
+        engine = Engine(H200)
+        engine.clock.kernel("prepare", flops=0, nbytes=0)
+        for each in ([4], [1, 2, 3]):
+            engine.begin_pass()
+            for launches in each:
+                engine.step()
+                for _ in range(launches):
+                    engine.clock.kernel("work", flops=0, nbytes=0)
+        figures = engine.figures()
+        assert (figures.steps, figures.step_launches) == (3, [1, 2, 3])
+        assert launches_per_step(figures) == 3, "the first two steps warm up"
 
     def test_short_kernels_leave_the_device_waiting_for_the_host(self) -> None:
         clock = Clock(PLAIN)

@@ -30,7 +30,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     total_us: float
     step_us: list[float]
-    launches: int
+    step_launches: list[int]
     waits: int
     step_waits: list[int]
     flops: float

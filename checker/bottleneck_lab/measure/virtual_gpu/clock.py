@@ -65,8 +65,9 @@ class Clock:
     """Until when the host knows that the stream has run: it has waited, or asked an event."""
     flops: float = 0.0
     step_starts_us: list[float] = field(default_factory=list)
+    step_launches: list[int] = field(default_factory=list)
     step_waits: list[int] = field(default_factory=list)
-    """How many waits had been counted when each step began."""
+    """How many launches and waits had been counted when each step began."""
     line_waits: Counter[str] = field(default_factory=Counter)
     """How many waits each line of the program has had since the first step."""
     setup_waits: int = 0
@@ -208,6 +209,7 @@ class Clock:
         if self.spans is not None and self.step_starts_us:
             self._close_step()
         self.step_starts_us.append(self.host_us)
+        self.step_launches.append(self.launches)
         self.step_waits.append(self.waits)
         self._queried.clear()
         self._begun_us = self.device_us
@@ -227,6 +229,7 @@ class Clock:
     def begin_pass(self) -> None:
         """Begin a pass through the data: the steps so far were no more than a look at it."""
         self.step_starts_us.clear()
+        self.step_launches.clear()
         self.step_waits.clear()
         self.line_waits.clear()
         if self.spans is not None:

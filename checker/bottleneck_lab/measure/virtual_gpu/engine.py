@@ -420,11 +420,12 @@ class Engine:
             return self._closed
         self.clock.finish()
         starts = [*self.clock.step_starts_us, self.clock.host_us]
+        launches = [*self.clock.step_launches, self.clock.launches]
         waits = [*self.clock.step_waits, self.clock.waits]
         return Figures(
             total_us=self.clock.host_us,
             step_us=[end - start for start, end in pairwise(starts)],
-            launches=self.clock.launches,
+            step_launches=[after - before for before, after in pairwise(launches)],
             waits=self.clock.waits,
             step_waits=[after - before for before, after in pairwise(waits)],
             flops=self.clock.flops,

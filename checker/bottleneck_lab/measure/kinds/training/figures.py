@@ -56,8 +56,9 @@ def late_report(yours: Figures, shipped: Figures, interval: int) -> tuple[int, f
 
 
 def launches_per_step(figures: Figures) -> float:
-    """Return operators that the device was given, a step."""
-    return figures.launches / figures.steps
+    """Return operators that the device was given, a step after the warm-up."""
+    timed = figures.step_launches[WARM_UP_STEPS:]
+    return sum(timed) / len(timed)
 
 
 def returned_kib_per_step(figures: Figures) -> float:
