@@ -75,8 +75,8 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 _BUDGET = (
     "Means over all steps and ranks. Host and device work at the same time: if nothing waited, a"
     " step would take about as long as the longer of the two sums. Kernels and copies of a backward"
-    " count for {backward}. 'others' were launched by no line, or before these steps, where the"
-    " host's time for them lies, too."
+    " count for {backward}. 'others': what earlier steps had launched and was still to be done, and"
+    " what no line launched."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -274,8 +274,7 @@ QUESTIONS = (
                      device - (SELECT sum(device) FROM parts) FROM whole
               UNION ALL SELECT 4, 'sum', starts, host, device FROM whole
               UNION ALL
-              SELECT 5, 'a step now, with waits', NULL, wall, CASE WHEN starts THEN wall END
-              FROM whole)
+              SELECT 5, 'a step now, with waits', NULL, wall, NULL FROM whole)
         JOIN {_STEPS} AS steps
         WHERE EXISTS (SELECT 1 FROM own)
           AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3 OR starts > many * 0.04)

@@ -451,9 +451,11 @@ def describe_removal(
     left = words.format_duration(left_ns / devices)
     each = " on each device" if devices > 1 else ""
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
-    alike = "with the same work"
-    if part.cause == "synchronisation":
-        alike = "without the short calls that fetch values"
+    others = {
+        "synchronisation": "without the short calls that fetch values",
+        "launch": "with the same operators",
+    }
+    alike = others.get(part.cause, "with the same work")
     sentence = f"Without that time, and {alike}, {whole} would be {bound} {ratio} as fast."
     more = " A fix that also saves work can gain more."
     rest, pause = words.format_duration(rest_ns / devices), words.format_duration(PAUSE_NS)

@@ -85,12 +85,14 @@ def describe_change(
         lines.append(f"After that, {takes}: {gain:.2f} times as fast.")
     else:
         if parts and alone is not None:
-            nothing = "with nothing in its place and " * bool(change.added)
-            lines.append(f"Alone, {nothing}while other lines wait: {alone:.2f} times as fast.")
-        lines.append(
-            f"With all waits gone as well, {takes}: {gain:.2f} times as fast. The end of all waits"
-            f" by itself makes it {waits_gone:.2f} times."
-        )
+            # At most, all that is added comes on top.
+            with_added = now_ms / (now_ms / alone + host.new + device.new)
+            least = "with this in its place, and " * bool(change.added)
+            bound = "at least " * bool(change.added)
+            lines.append(
+                f"Alone, {least}while other lines wait: {bound}{with_added:.2f} times as fast."
+            )
+        lines.append(f"With all waits gone as well, {takes}: {gain:.2f} times as fast.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms
@@ -163,9 +165,13 @@ def describe_sides(answer: QueryResult) -> str:
         return ""
     slower, other = ("host", "device") if host > device else ("device", "host")
     longer, shorter = max(host, device), min(host, device)
+    now, gain = sums[NOW]["host_ms"] if NOW in sums else 0.0, ""
+    if now > WORTH_A_WORD * longer:
+        gain = f", {now / longer:.2f} times as fast as now"
     return (
         f"Without waits the {slower} is the slower side: {longer:.4g} ms a step, against"
-        f" {shorter:.4g} on the {other}. Once nothing waits, only less work there saves time."
+        f" {shorter:.4g} on the {other}. Once nothing waits, a step takes as long as the"
+        f" {slower}{gain}, and only less work there saves more."
     )
 
 
