@@ -120,7 +120,10 @@ def test_a_line_names_its_rank_where_there_are_several():
 @pytest.mark.parametrize(
     ("gain", "says"),
     [
-        (2.0, "the same operators, the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast. A fix"),
+        (
+            2.0,
+            "the same operators, the run would be at most 10.0 ms / 5.00 ms = 2.00x as fast. A fix",
+        ),
         (2.5, "the same operators, the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast."),
         (
             2.5,

@@ -40,16 +40,14 @@ from bottleneck_lab.wording import counted
 
 # Rows of a list: the place to begin is never below the fifth.
 TOP = 5
-MOST_NUMBERS = 8
-"""So many letters of the numbers that gaps of a row have are printed."""
 
 
 def print_gaps(
     sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
 ) -> None:
-    """Print the first `top` gaps with their numbers, which `lab report --gap` takes: their length,
-    when they began and, of several devices, on which. Those that devices have in common are one;
-    of those of one length before the same work, the first stands for all.
+    """Print the first `top` gaps: how many are of one length before the same work, when the first
+    of them began, its number, which `lab report --gap` takes, and, of several devices, on which.
+    Those that devices have in common are one.
     """
     rows, many = [], len(summary.devices) > 1
     for number, use, gap in gaps:
@@ -62,22 +60,11 @@ def print_gaps(
         where = ""
         if many:
             where = f", {device_names([use for _, use in of_devices], summary)}"
-        alike.append(((length, where, after), ([number for number, _ in of_devices], at)))
-    groups = group_alike(alike)[:top]
-    shown = []
-    for _, each in groups:
-        every = words.join_numbers(number for numbers, _ in each for number in numbers)
-        # More would take the room of what they are of.
-        whole = not many and len(every) <= MOST_NUMBERS
-        shown.append(every if whole else words.join_numbers(each[0][0]))
-    widest = max([2, *map(len, shown)])
-    for numbers, ((length, where, after), [(_, at), *others]) in zip(shown, groups, strict=True):
-        lead = f"{numbers:>{widest}} {length:>9} "
-        more = f" ({len(others)} more)" if others else ""
-        sheet.path(
-            lead + sheet.fit_name(f"at {at}{more}{where}{after}", sheet.width - len(lead) - 2),
-            indent=1,
-        )
+        alike.append(((length, where, after), (of_devices[0][0], at)))
+    for (length, where, after), [(number, at), *others] in group_alike(alike)[:top]:
+        lead = f"{len(others) + 1:>3} ×{length:>9} "
+        which = f"{'first ' * bool(others)}at {at} (gap {number}){where}{after}"
+        sheet.path(sheet.safe(lead) + sheet.fit_name(which, sheet.width - len(lead) - 1), indent=1)
 
 
 def print_launches(sheet: Sheet, summary: Summary) -> None:
