@@ -130,8 +130,7 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
     )
     parts = [(use.first_bytes, _describe_start(use)), (use.kept_bytes, kept)]
     own = "what the last step needs, and what it leaves behind"
-    late_bytes = use.highest_after_step_bytes - use.first_bytes - use.kept_bytes
-    if use.period_steps and late_bytes > SMALL * use.peak_bytes:
+    if late_bytes := _late_at_peak(use):
         parts.append(
             (late_bytes, "freed only steps later: what steps have left since memory last fell")
         )
@@ -139,14 +138,45 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
         own = "what is freed only steps later, and what the last step needs"
     own_bytes = _as_printed(use.peak_bytes) - sum(_as_printed(size) for size, _ in parts)
     if own_bytes > SMALL * use.peak_bytes:
-        parts.append((round(own_bytes), f"besides: {own}"))
+        parts.append((round(own_bytes), f"the rest: {own}"))
     return [*((words.format_bytes(size), what) for size, what in parts), peak]
+
+
+def describe_peak_without_steps(use: MemoryUse) -> str:
+    """Return how much of the peak no step has left behind; empty where memory does not grow, or it
+    is not known how much of the peak is freed only later.
+    """
+    if use.hides_growth or use.growth_bytes_per_step <= 0:
+        return ""
+    if not use.period_steps and use.fall_bytes > SMALL * use.peak_bytes:
+        return ""
+    left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
+    return (
+        f"Had the steps left nothing behind, {words.format_bytes(left_bytes, decimals=2)} of the"
+        " peak would be left."
+    )
+
+
+def _late_at_peak(use: MemoryUse) -> int:
+    """Return the bytes of the peak that steps have left since memory last fell; 0 where that is
+    little or not known.
+    """
+    late_bytes = use.highest_after_step_bytes - use.first_bytes - use.kept_bytes
+    return late_bytes if use.period_steps and late_bytes > SMALL * use.peak_bytes else 0
+
+
+def _kept_before(use: MemoryUse) -> int:
+    """Return the bytes that steps before the capture have kept, as many as each later one; 0 where
+    they are more than was there at the start.
+    """
+    earlier_bytes = use.growth_bytes_per_step * use.steps_before
+    return earlier_bytes if earlier_bytes <= use.first_bytes else 0
 
 
 def _describe_start(use: MemoryUse) -> str:
     """Return that memory was there at the start, and how much of it earlier steps have kept."""
-    earlier_bytes = use.growth_bytes_per_step * use.steps_before
-    if not 0 < earlier_bytes <= use.first_bytes:
+    earlier_bytes = _kept_before(use)
+    if not earlier_bytes:
         return "at the start"
     steps = "step" if use.steps_before == 1 else f"{use.steps_before:,} steps"
     return (
@@ -164,7 +194,7 @@ def describe_end(use: MemoryUse) -> str:
     """Return when a capture's lines hold what is listed of them."""
     if use.held_after_steps in (0, use.steps):
         return "at the end"
-    return f"after {use.held_after_steps:,} steps"
+    return f"after {use.held_after_steps:,} of {use.steps:,} steps"
 
 
 def describe_before(use: MemoryUse) -> str:
@@ -266,17 +296,20 @@ def caller_rows(row: Holder) -> list[list[str]]:
     ]
 
 
+def describe_callers(rows: Sequence[Holder]) -> str:
+    """Return how a table is read in which lines that call others have rows; empty without any."""
+    if any(row.callers for row in rows):
+        return "What a line causes is its own row and all rows `from` it."
+    return ""
+
+
 def _growth(row: Holder | Caller) -> str:
     """Return by how much what a line holds grows, or how far it swings."""
     if row.growth_bytes_per_step > 0 and not (isinstance(row, Holder) and not row.grows):
-        return _per_step(row.growth_bytes_per_step)
+        return f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
     if row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
-        return f"up and down by {words.format_bytes(row.fall_bytes)}"
+        return f"swings by {words.format_bytes(row.fall_bytes)}"
     return "none"
-
-
-def _per_step(growth_bytes: int) -> str:
-    return f"+{words.format_bytes(growth_bytes)} per step" if growth_bytes else ""
 
 
 def holder_rows(rows: Sequence[Holder]) -> list[list[str]]:
@@ -289,12 +322,17 @@ def holder_rows(rows: Sequence[Holder]) -> list[list[str]]:
 
 def total_cells(rows: Sequence[Holder]) -> list[str]:
     """Return what all lines come to, in the order of COLUMNS."""
-    growing = [row.growth_bytes_per_step for row in rows if row.grows]
+    growing = [row for row in rows if row.grows]
+    growth = "none"
+    if per_step := sum(row.growth_bytes_per_step for row in growing):
+        growth = f"+{words.format_bytes(per_step)} per step"
+    elif growing:
+        growth = f"+{words.format_bytes(sum(row.growth_bytes for row in growing))}"
     return [
         "all of these",
         words.format_bytes(sum(row.held_bytes for row in rows)),
         f"{sum(row.blocks for row in rows):,}",
         words.format_bytes(sum(row.peak_bytes for row in rows)),
-        _per_step(sum(growing)),
+        growth,
         "",
     ]

@@ -97,11 +97,11 @@ def format_flops(rate: float) -> str:
     return f"{rate / 1e9:.1f} GFLOP/s"
 
 
-def format_bytes(size: float) -> str:
+def format_bytes(size: float, decimals: int = 1) -> str:
     """Format bytes in binary units."""
     for step, unit in _BYTES:
         if abs(size) >= step:
-            return f"{size / step:,.1f} {unit}"
+            return f"{size / step:,.{decimals}f} {unit}"
     return f"{size:.0f} B"
 
 

@@ -32,9 +32,11 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
     MIB,
     caller_rows,
+    describe_callers,
     describe_end,
     describe_growth,
     describe_late_freeing,
+    describe_peak_without_steps,
     holder_cells,
     holder_rows,
     list_peak,
@@ -299,16 +301,31 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     )
     late = ("3.1 MiB", "freed only steps later: what steps have left since memory last fell")
     own, peak = (
-        ("1.1 MiB", "besides: what the last step needs, and what it leaves behind"),
+        ("1.1 MiB", "the rest: what the last step needs, and what it leaves behind"),
         ("46.6 MiB", "at the peak"),
     )
     assert list_peak(use) == [start, kept, late, own, peak]
     # At uneven distances it is not known how much was there at the peak.
     uneven = list_peak(replace(use, period_steps=0))
-    both = "besides: what is freed only steps later, and what the last step needs"
+    both = "the rest: what is freed only steps later, and what the last step needs"
     assert uneven == [start, kept, ("4.2 MiB", both), peak]
     steady = replace(use, growth_bytes_per_step=0)
     assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
+
+
+def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() -> None:
+    """Of 47,701.5 KiB, less 59 times 732 and 3,148 that are freed later."""
+    use = sawtooth_that_grows()
+    left = "Had the steps left nothing behind, 1.33 MiB of the peak would be left."
+    assert describe_peak_without_steps(use) == left
+    unknown = {
+        "no growth": replace(use, growth_bytes_per_step=0),
+        "growth that a fall hides": replace(use, period_steps=0, fall_bytes=43 << 20),
+        "freed late, it is not known how much": replace(use, period_steps=0),
+    }
+    assert [why for why, each in unknown.items() if describe_peak_without_steps(each)] == []
+    even = replace(use, period_steps=0, fall_bytes=0, steps_before=0)
+    assert "nothing behind, 5.84 MiB of" in describe_peak_without_steps(even)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +370,17 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
 def test_when_lines_hold_memory_is_the_end_or_after_so_many_steps(tmp_path: Path) -> None:
     use = on_the_host(traced(tmp_path, keeps_in_line_9()))
     assert (use.held_after_steps, describe_end(use)) == (use.steps, "at the end")
-    assert describe_end(replace(use, held_after_steps=4)) == "after 4 steps"
+    assert describe_end(replace(use, held_after_steps=4)) == "after 4 of 5 steps"
+
+
+def test_steps_that_allocate_nothing_count_among_those_that_hold_it(tmp_path: Path) -> None:
+    rows = [
+        each
+        for each in keeps_in_line_9()
+        if not (each.get("name") == "[memory]" and 300 <= float(str(each["ts"])) < 400)
+    ]
+    use = on_the_host(traced(tmp_path, rows))
+    assert (use.held_after_steps, use.steps) == (5, 5)
 
 
 def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
@@ -367,6 +394,19 @@ def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
     ]
     assert total == ["all of these", "5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step", ""]
     assert holder_rows(holders[:1]) == [first]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"grows": False}, "none"), ({"growth_bytes_per_step": 0}, "+8.0 MiB")],
+    ids=["no growth", "no steps"],
+)
+def test_growth_of_all_lines_is_told_as_that_of_each(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    (row, *_) = on_the_host(traced(tmp_path, keeps_in_line_9())).holders
+    row = replace(row, growth_bytes=4 << 20, **changes)
+    assert [cells[4] for cells in holder_rows([row, row])][-1] == words
 
 
 def calls_in_two_lines() -> list[dict[str, object]]:
@@ -399,6 +439,8 @@ def test_a_line_is_split_by_the_lines_that_call_it(tmp_path: Path) -> None:
         ["from train.py(8): train", "0 B", "", "1.0 MiB", "none", ""],
     ]
     assert holder_rows([row]) == [holder_cells(row), *caller_rows(row)]
+    assert describe_callers([row]) == "What a line causes is its own row and all rows `from` it."
+    assert not describe_callers([replace(row, callers=())])
 
 
 def test_a_line_that_only_one_calls_is_not_split(tmp_path: Path) -> None:
@@ -485,7 +527,7 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
 
 def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
     row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "up and down by 3.0 MiB"
+    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "swings by 3.0 MiB"
     assert holder_cells(replace(row, fall_bytes=1 << 20))[4] == "none"
 
 

@@ -163,7 +163,8 @@ def _use(
         rise_bytes=int(largest_fall(-between)),
         period_steps=fall_period(between),
         steps_before=_steps_before(timeline, rank),
-        held_after_steps=len(step_ends),
+        # In a step without records, what is held does not change.
+        held_after_steps=int((at[at >= 0] <= step_ends[-1]).sum()) if len(step_ends) else 0,
         levels_bytes=highest,
         holders=_holders(timeline, rows, int(level.argmax()), step_ends, fall_period(between)),
     )

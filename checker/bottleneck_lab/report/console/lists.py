@@ -23,7 +23,7 @@ from bottleneck_lab.report.breakdown import (
     time_of_other_lines,
     wall_parts,
 )
-from bottleneck_lab.report.console.memory import print_holders
+from bottleneck_lab.report.console.memory import ON_THE_PAGE, print_holders
 from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
@@ -33,6 +33,7 @@ from bottleneck_lab.report.memory_words import (
     describe_before,
     describe_end,
     describe_late_freeing,
+    describe_peak_without_steps,
     list_peak,
 )
 from bottleneck_lab.report.roofline_axes import LETTERS
@@ -111,11 +112,16 @@ def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
 
 
 def print_memory(
-    sheet: Sheet, summary: Summary, *, holders: bool = True, steady: bool = True
+    sheet: Sheet,
+    summary: Summary,
+    *,
+    holders: bool = True,
+    steady: bool = True,
+    whole: bool = False,
 ) -> None:
     """Print how much each device held over the capture, where allocations were recorded; with the
-    `holders`, also the lines that allocated it. Without `steady`, memory that does not change from
-    step to step is a number.
+    `holders`, also the lines that allocated it: the first of them, or the `whole` list. Without
+    `steady`, memory that does not change from step to step is a number.
     """
     if summary.memory:
         sheet.heading("Memory held over time (height: the most in a stretch, of the peak)")
@@ -136,8 +142,9 @@ def print_memory(
         elif len(parts) > 2:
             level = ""
         falls = describe_late_freeing(use, blind=summary.blind)
-        rows.append(((levels, level, parts, falls, listed), use))
-    for (levels, level, parts, falls, listed), alike in group_alike(rows)[:TOP]:
+        sentences = (level, describe_peak_without_steps(use), falls)
+        rows.append(((levels, sentences, parts, listed), use))
+    for (levels, sentences, parts, listed), alike in group_alike(rows)[:TOP]:
         use = alike[0]
         where = "host"
         if use.device >= 0:
@@ -145,19 +152,20 @@ def print_memory(
         if len(summary.ranks) > 1:
             where = f"{words.name_several('rank', [each.rank for each in alike])}, {where}"
         sheet.path(f"{sheet.fit(where, name_width):{name_width}} {levels}", indent=2)
-        if not level:
+        if not sentences[0]:
             for figure, what in parts:
                 sheet.line(what, indent=2, lead=f"{figure:>9}  ")
-        for sentence in filter(None, (level, falls)):
+        for sentence in filter(None, sentences):
             sheet.line(sentence, indent=2)
         if holders and listed:
             print_holders(
                 sheet,
                 f"Lines that allocated the memory held, in this capture: {where}",
                 listed,
-                TOP,
+                len(listed) if whole else TOP,
                 summary.code,
                 describe_end(use),
+                f"with `--all` or {ON_THE_PAGE}",
             )
             sheet.line(describe_before(use), indent=1)
 

@@ -88,7 +88,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     if whole and not summary.blind:
         _print_evidence(sheet, summary, whole=True)
     if not summary.of_memory:
-        print_memory(sheet, summary, steady=whole)
+        print_memory(sheet, summary, steady=whole, whole=whole)
     print_workers(sheet, summary)
     print_serving(sheet, summary)
     print_generation(sheet, summary)
@@ -124,7 +124,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
 
 def _print_memory_first(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
     """Print what a lab about memory asks for."""
-    print_memory(sheet, summary)
+    print_memory(sheet, summary, whole=whole)
     if not summary.blind:
         print_findings(sheet, summary, whole=whole)
     sheet.blank()

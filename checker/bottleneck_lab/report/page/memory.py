@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.report.memory_words import (
     COLUMNS,
+    describe_callers,
     describe_levels,
     describe_refusal,
     holder_rows,
@@ -41,6 +42,7 @@ def memory_section(memories: Sequence[DeviceMemory]) -> Section | None:
                     class_="soft",
                 ),
                 levels_chart(memory),
+                tag("p", describe_callers(memory.holders), class_="soft"),
                 table(
                     ["line", "at the end", *COLUMNS],
                     holder_rows(memory.holders),

@@ -27,9 +27,11 @@ from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
     COLUMNS,
+    describe_callers,
     describe_end,
     describe_growth,
     describe_late_freeing,
+    describe_peak_without_steps,
     holder_rows,
 )
 from bottleneck_lab.report.page import charts
@@ -345,6 +347,7 @@ def memory_tables(summary: Summary) -> Markup | None:
                 class_="soft",
             ),
             chart,
+            tag("p", describe_peak_without_steps(use), class_="soft"),
             tag("p", describe_late_freeing(use, blind=summary.blind), class_="soft"),
         )
         for use in summary.memory
@@ -353,12 +356,20 @@ def memory_tables(summary: Summary) -> Markup | None:
     head = ["where", "at first", "peak", "growth per step", "allocations", "driver calls"]
     listed = _table(head, cells, "Memory", numeric=range(1, 6))
     held = [
-        _table(
-            ["line", describe_end(use), *COLUMNS],
-            [[_line(summary, name, name), *cells] for name, *cells in holder_rows(use.holders)],
-            "Lines that allocated the memory held, in this capture:"
-            f" {_device(summary, use.rank, use.device)}",
-            numeric=range(1, 5),
+        join(
+            [
+                tag("p", describe_callers(use.holders), class_="soft"),
+                _table(
+                    ["line", describe_end(use), *COLUMNS],
+                    [
+                        [_line(summary, name, name), *cells]
+                        for name, *cells in holder_rows(use.holders)
+                    ],
+                    "Lines that allocated the memory held, in this capture:"
+                    f" {_device(summary, use.rank, use.device)}",
+                    numeric=range(1, 5),
+                ),
+            ]
         )
         for use in summary.memory
     ]
