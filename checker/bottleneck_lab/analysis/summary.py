@@ -67,6 +67,7 @@ from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
 from bottleneck_lab.analysis.steps.generation import GenerationUse, find_generation
 from bottleneck_lab.analysis.steps.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
+from bottleneck_lab.analysis.steps.sides import Sides, find_sides
 from bottleneck_lab.analysis.steps.window import (
     Step,
     begun_inside,
@@ -185,6 +186,10 @@ class Summary(msgspec.Struct, frozen=True):
     """The advice on findings has been removed: it is the reader's to find until the first check."""
     measures: bool = False
     """The program measures others. Findings and ceilings have been removed: they do not apply."""
+    sides: Sides | None = None
+    """What a step would take on either side if nothing waited, where detectors found nothing, steps
+    are marked and there is an accelerator.
+    """
     startup_in_step_ns: int = 0
     """Most that a rank's first step holds of the start-up, which `step_mean_ns` leaves out."""
 
@@ -247,6 +252,9 @@ def _summary(
     seen = _with_rows(seen, host, work)
     findings, withheld = doubt(find_findings(seen), devices.quality)
     inner_ns = _inner_costs(work.steps, work.costs_ns)
+    sides = None
+    if not findings and not withheld:
+        sides = find_sides(timeline, seen.devices, seen.syncs, len(work.steps))
     return Summary(
         schema=SCHEMA,
         source=timeline.source,
@@ -292,6 +300,7 @@ def _summary(
         batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,
         waiting_line_share=host.waiting_line_share,
+        sides=sides,
     )
 
 

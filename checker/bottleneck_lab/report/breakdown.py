@@ -225,9 +225,10 @@ def describe_capture(summary: Summary) -> str:
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
     each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
-    deviation = f"each ± {words.format_share(summary.step_spread)}"
+    deviation = f"varying by ± {words.format_share(summary.step_spread)}"
     if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
-        deviation = f"first and last aside {words.format_duration(inner_ns)} {deviation}"
+        inner = words.format_duration(inner_ns)
+        deviation = f"without the first and last {inner}, {deviation}"
     elif count >= STEPS_WITH_EDGES:
         deviation += ", first and last aside"
     each = f"{words.format_duration(each_ns)} on average ({deviation})"
@@ -262,22 +263,44 @@ def describe_steps(summary: Summary) -> str:
             f" takes {words.format_duration(round(own_ns))}; gains that are worked out from what it"
             " computed are too low."
         )
-    if _runs_ahead(summary):
-        lengths = [step.duration_ns for step in summary.steps]
-        shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
-        host = shortest if shortest == longest else f"{shortest} to {longest}"
-        sentences.append(
-            "A step ends when host and device are both done with it. The host may be some steps"
-            f" ahead, and then waits in one of them: its range of a step lasts {host}."
-        )
+    if _host_differs(summary):
+        sentences.append(_describe_host_steps(summary))
     return " ".join(sentences)
+
+
+def _describe_host_steps(summary: Summary) -> str:
+    """State how long the host's range of a step lasts, and why that is not how long the step does.
+
+    A host that is ahead is done with some steps before the device is; where it then waits, that
+    step is over sooner after the one before than its range is long.
+    """
+    lengths = [step.duration_ns for step in summary.steps]
+    shortest, longest = (words.format_duration(ns) for ns in (min(lengths), max(lengths)))
+    host = shortest if shortest == longest else f"{shortest} to {longest}"
+    ahead, waits = (
+        any(
+            sign * (step.cost_ns - step.duration_ns) > _UNLIKE * step.cost_ns
+            for step in summary.steps
+        )
+        for sign in (1, -1)
+    )
+    if ahead and waits and summary.syncs:
+        return (
+            f"On the host a step's range lasts {host}: it runs some steps ahead, and waits in one"
+            " of them for the device. That costs nothing by itself."
+        )
+    reason = ": it runs ahead of the device" if ahead and not waits else ""
+    return (
+        "A step ends when host and device are both done with it. On the host a step's range lasts"
+        f" {host}{reason}."
+    )
 
 
 _WHOLE_BATCH = 1.1
 """So many batches a step are more than that step's own."""
 
 
-def _runs_ahead(summary: Summary) -> bool:
+def _host_differs(summary: Summary) -> bool:
     """Return True if the host's range of a step lasts another time than the step."""
     return any(
         abs(step.duration_ns - step.cost_ns) > _UNLIKE * step.cost_ns for step in summary.steps
@@ -310,7 +333,7 @@ def describe_ranges(summary: Summary) -> str:
     """
     if summary.cpu_only or not summary.steps:
         return ""
-    if not _runs_ahead(summary):
+    if not _host_differs(summary):
         return "the host's time, not the device's"
     return (
         "the host's time, not the device's: shares of its range of a step,"

@@ -163,14 +163,21 @@ def describe_sides(answer: QueryResult) -> str:
         host, device = (sums.get(part, {}).get("ms_a_step") for part in (WITHOUT_WAITS, NOT_IDLE))
     if not host or not device:
         return ""
-    slower, other = ("host", "device") if host > device else ("device", "host")
-    longer, shorter = max(host, device), min(host, device)
-    now, gain = sums[NOW]["host_ms"] if NOW in sums else 0.0, ""
-    if now > WORTH_A_WORD * longer:
-        gain = f", {now / longer:.2f} times as fast as now"
+    return compare_sides(host, device, sums[NOW]["host_ms"] if NOW in sums else 0.0)
+
+
+def compare_sides(host_ms: float, device_ms: float, now_ms: float = 0.0) -> str:
+    """Return which side of a step is the slower one, by what each takes without waits, and what a
+    step gains that takes `now_ms` with them, where that is known.
+    """
+    slower, other = ("host", "device") if host_ms > device_ms else ("device", "host")
+    longer_ms, shorter_ms = max(host_ms, device_ms), min(host_ms, device_ms)
+    gain = ""
+    if now_ms > WORTH_A_WORD * longer_ms:
+        gain = f", {now_ms / longer_ms:.2f} times as fast as now"
     return (
-        f"Without waits the {slower} is the slower side: {longer:.4g} ms a step, against"
-        f" {shorter:.4g} on the {other}. Once nothing waits, a step takes as long as the"
+        f"Without waits the {slower} is the slower side: {longer_ms:.4g} ms a step, against"
+        f" {shorter_ms:.4g} on the {other}. Once nothing waits, a step takes as long as the"
         f" {slower}{gain}, and only less work there saves more."
     )
 

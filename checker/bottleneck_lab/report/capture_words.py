@@ -9,11 +9,14 @@ import msgspec
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.host.lines import without_folders
 from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
+from bottleneck_lab.analysis.steps.sides import Sides
 from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report.budget import compare_sides
 from bottleneck_lab.report.kernel_names import cut_name, short_name
 from bottleneck_lab.report.words import format_duration, format_flops, format_share
 from bottleneck_lab.trace.names import FIXED_PRICE, LINES_OF
@@ -49,10 +52,7 @@ PRICES = {
 
 NONE_OF_MEMORY = "No finding is about memory."
 OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
-SLOWER_SIDE = (
-    "`--ask budget` says whether the host or the device is the slower side now, and what each line"
-    " launches."
-)
+BUDGET = "`--ask budget` shows what each line takes and launches."
 
 MEASURES = (
     "This program measures others, and the lab's questions are about what `lab run` shows. Its own"
@@ -110,6 +110,9 @@ SETS_THE_PACE = 0.8
 GROWN = 1.5
 """Tokens that take so many times as long at the end as at the beginning grow with the length."""
 
+MANY_LAUNCHES = 0.2
+"""A line with this share (0-1) of a step's launches or more is worth a word."""
+
 WORKER_LINES = (
     "Shares are of the worker's own batches; a line's time includes what it calls (`--ask lines`)."
 )
@@ -135,10 +138,15 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
         return ""
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
-    listed = " Listed is the part of them in which the device is idle." if idle else ""
+    listed = ""
+    if idle:
+        listed = (
+            " Listed is how long the device is idle meanwhile: only while the host is not ahead of"
+            " it, so with less to launch or to wait for, that idle time shrinks."
+        )
     return (
-        f"Modelled charges are what the host's model takes whatever you do{what}: no step takes"
-        f" less.{listed}"
+        f"Modelled charges are what the host's model takes{what}: they stay, whatever you do."
+        f"{listed}"
     )
 
 
@@ -357,7 +365,24 @@ def describe_no_findings(summary: Summary) -> str:
         return NONE_LEFT
     if not summary.quality.reliable:
         return NONE_RELIABLE
-    return NO_FINDINGS if summary.cpu_only or not summary.steps else f"{NO_FINDINGS} {SLOWER_SIDE}"
+    if summary.cpu_only or not summary.steps:
+        return NO_FINDINGS
+    sides = describe_slower_side(summary.sides) if summary.sides else ""
+    return " ".join(filter(None, [NO_FINDINGS, sides, BUDGET]))
+
+
+def describe_slower_side(sides: Sides) -> str:
+    """Say which side of a step is the slower one; of the host also the line with most launches,
+    where that has many.
+    """
+    sentence = compare_sides(sides.host_ns / 1e6, sides.device_ns / 1e6)
+    if sides.host_ns <= sides.device_ns or sides.line_launches < MANY_LAUNCHES * sides.launches:
+        return sentence
+    line = without_folders(sides.line).partition(": ")[0]
+    return (
+        f"{sentence} Most launches: {line}, {sides.line_launches:,.0f} of"
+        f" {sides.launches:,.0f} a step."
+    )
 
 
 def describe_startup(startup: StartUp | None) -> str:

@@ -410,14 +410,23 @@ def _still(comparison: Comparison, id_: str, title: str) -> str:
 
 
 def describe_ahead(changes: Sequence[FigureChange]) -> str:
-    """State what `hidden` means where a change is called that; empty where none is."""
-    if not any(judge_change(change) == "hidden" for change in changes):
-        return ""
-    return (
-        "hidden: the device is busy nearly all that time. The host is ahead of it and waits there,"
-        " or works beside it, which costs no time in itself. What a wait costs comes after it, as"
-        " idle time."
-    )
+    """State what `moved` and `hidden` mean where a change is called that; empty where none is."""
+    words_used, sentences = {judge_change(change) for change in changes}, []
+    if "moved" in words_used:
+        sentences.append(
+            "moved: the host waits here now for what another line waited for before. All waits"
+            " together are shorter."
+        )
+    if "hidden" in words_used:
+        sentences.append(_HIDDEN)
+    return " ".join(sentences)
+
+
+_HIDDEN = (
+    "hidden: the device is busy nearly all that time. The host is ahead of it and waits there,"
+    " or works beside it, which costs no time in itself. What a wait costs comes after it, as"
+    " idle time."
+)
 
 
 def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
@@ -429,8 +438,8 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
         return ""
     return (
         "charge: a price of the host's model, for a step's Python or for a batch from a loader's"
-        " worker in place of loading it. As a cause of idle time, what is listed is how long the"
-        " device was idle meanwhile: longer, where waits hid it before."
+        " worker in place of loading it. A charge itself does not change; the device idles"
+        " through more or less of it, as the host is less or further ahead."
     )
 
 
@@ -538,10 +547,10 @@ def format_ratio(change: FigureChange) -> str:
     """Return the ratio of the two times shown; `gone` and `new` for what is on one side only. Where
     one side is next to nothing, whose noise would be the ratio, it is a bound of what is better,
     and else nothing; of a change too small to matter, that. A charge has none, nor has what is
-    hidden: neither is better or worse.
+    hidden or moved: none of these is better or worse.
     """
     ratio, word = _shown_ratio(change), judge_change(change)
-    if word == "charge" or (word == "hidden" and ratio):
+    if word == "charge" or (word in ("hidden", "moved") and ratio):
         return ""
     if word == "same" and change.low is None and not abs(ratio - 1) <= TOLERATED_MODELLED:
         return SMALL_CHANGE
@@ -563,10 +572,11 @@ def judge_change(change: FigureChange) -> str:
     that one side alone has, only that it is new: what it took the place of tells what it brought.
     Where a typical step says the opposite of the mean ones, it cannot be told, and of what one side
     alone has, only that. What a model charges whatever runs is a charge, and what takes the host
-    longer beside a busy device is hidden.
+    longer beside a busy device is hidden. A wait for what another line waited for has moved.
     """
-    if change.fixed:
-        return "charge"
+    moved = change.moved and change.outcome == "differs"
+    if change.fixed or moved:
+        return "moved" if moved else "charge"
     if change.outcome == "cannot tell" and not (change.before and change.after):
         return "gone" if change.before else "new"
     if change.waits and (change.before or change.group not in _REPLACED):

@@ -37,6 +37,7 @@ def evidence_only(summary: Summary) -> Summary:
         withheld=[],
         collective_waits=None,
         gains={},
+        sides=None,
         roofline=roofline,
         blind=True,
     )
@@ -87,7 +88,9 @@ def without_advice(summary: Summary) -> Summary:
     """Return the summary of a program that measures others, without findings and ceilings: advice
     on making it faster would be wrong.
     """
-    return msgspec.structs.replace(summary, findings=[], withheld=[], gains={}, measures=True)
+    return msgspec.structs.replace(
+        summary, findings=[], withheld=[], gains={}, sides=None, measures=True
+    )
 
 
 def counters_without_remedies(pairs: list[Pair]) -> list[Pair]:

@@ -119,9 +119,10 @@ def next_here(
         return step
     if step := _explain(workspace, record, latest):
         return step
+    predicted = "" if passed else _recall_prediction(workspace, record)
     if not attempts:
-        return _before_first_check(workspace, latest)
-    step = _after_check(workspace, attempts[-1].verdict, record, latest)
+        return _before_first_check(workspace, latest, predicted)
+    step = _after_check(workspace, attempts[-1].verdict, record, latest, predicted)
     return NextStep(step.command, f"{step.why} {_way_back(workspace, passed)}") if passed else step
 
 
@@ -273,7 +274,20 @@ def _change(workspace: Workspace) -> NextStep:
     )
 
 
-def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
+def _recall_prediction(workspace: Workspace, record: Record) -> str:
+    """Return a sentence on the gain that was predicted for all changes together, after a space;
+    empty where none was committed, or none of speed.
+    """
+    lab, answers = workspace.lab, record.commitments[-1].answers if record.commitments else {}
+    for question in lab.spec.questions:
+        gain = answers.get(question.id)
+        in_time = question.predicts_gain and not lab.predicts_memory(workspace.info.device)
+        if in_time and not question.to_reference and isinstance(gain, int | float):
+            return f" You predicted {gain:.2f}x for all your changes: check now, or go on first."
+    return ""
+
+
+def _before_first_check(workspace: Workspace, latest: Path | None, predicted: str) -> NextStep:
     """Return the step from a diagnosis to the first check."""
     lab = workspace.lab
     if records_itself(workspace):
@@ -281,15 +295,15 @@ def _before_first_check(workspace: Workspace, latest: Path | None) -> NextStep:
             "lab check", "It makes captures of its own, and compares your answers with them."
         )
     if lab.code_hash(workspace.root) != lab.code_hash(lab.path):
-        return _after_change(workspace, latest)
+        return _after_change(workspace, latest, predicted)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
         return NextStep("lab report", "It now names the causes that it finds.")
     return _change(workspace)
 
 
-def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
+def _after_change(workspace: Workspace, latest: Path | None, predicted: str) -> NextStep:
     """Return the step after a change of the code that was not checked: see what it brought, and
-    then check it.
+    then check it. `predicted`: a sentence on the gain that is expected of all changes.
     """
     lab, ran = workspace.lab, has_run(workspace)
     see = "Your code has changed: see what that brought."
@@ -308,7 +322,7 @@ def _after_change(workspace: Workspace, latest: Path | None) -> NextStep:
     return NextStep(
         "lab check",
         "Your change is captured, and `lab compare` shows what it brought. A check says whether"
-        " that is enough: once it passes, whatever a report still lists is optional.",
+        f" that is enough: once it passes, whatever a report still lists is optional.{predicted}",
     )
 
 
@@ -327,7 +341,7 @@ def records_itself(workspace: Workspace) -> bool:
 
 
 def _after_check(
-    workspace: Workspace, last: Verdict, record: Record, latest: Path | None
+    workspace: Workspace, last: Verdict, record: Record, latest: Path | None, predicted: str
 ) -> NextStep:
     """Return the step after a check that was no PASS."""
     # A check commits before it starts to measure: only a correction is younger. Both are UTC to the
@@ -345,25 +359,27 @@ def _after_check(
             "It marks the answers that the last check found wrong. Correct them; then `lab check`.",
         )
     if WHEN_QUIET in last.advice:
-        return _after_disturbance(workspace, last, latest)
+        return _after_disturbance(workspace, last, latest, predicted)
     if last.outcome in ("INCONCLUSIVE", "ERROR"):
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
         )
-    step = _after_fail(workspace, last, latest)
+    step = _after_fail(workspace, last, latest, predicted)
     if not corrected and any(c.kind == "diagnosis" and c.holds is False for c in last.criteria):
         correct = "Answers that the check found wrong are corrected by `lab diagnose`."
         step = NextStep(step.command, f"{step.why} {correct}")
     return step
 
 
-def _after_disturbance(workspace: Workspace, last: Verdict, latest: Path | None) -> NextStep:
+def _after_disturbance(
+    workspace: Workspace, last: Verdict, latest: Path | None, predicted: str
+) -> NextStep:
     """Return the step after a check that other programs kept from deciding: what leads on with the
     code, where there is something, else a check that waits for them.
     """
     quiet = "lab check --when-quiet 10"
     if workspace.lab.code_hash(workspace.root) != last.submission_hash:
-        step = _after_change(workspace, latest)
+        step = _after_change(workspace, latest, predicted)
         return NextStep(quiet, step.why) if step.command == "lab check" else step
     if _misses_by_far(last):
         step = _what_is_left(workspace)
@@ -395,7 +411,9 @@ def _misses_by_far(last: Verdict) -> bool:
     return bool(open_) and all(open_)
 
 
-def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> NextStep:
+def _after_fail(
+    workspace: Workspace, last: Verdict, latest: Path | None, predicted: str
+) -> NextStep:
     """Return the step after a FAIL that the code is to blame for."""
     lab = workspace.lab
     is_checked = lab.code_hash(workspace.root) == last.submission_hash
@@ -408,7 +426,7 @@ def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None) -> Nex
     # a report on it.
     if last.reason in NOT_RIGHT:
         return _after_wrong(workspace, is_checked=is_checked)
-    return _what_is_left(workspace) if is_checked else _after_change(workspace, latest)
+    return _what_is_left(workspace) if is_checked else _after_change(workspace, latest, predicted)
 
 
 def _after_wrong(workspace: Workspace, *, is_checked: bool) -> NextStep:

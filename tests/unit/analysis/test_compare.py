@@ -301,6 +301,49 @@ def test_a_wait_of_some_steps_beside_a_busy_device_is_hidden_in_modelled_capture
     assert judge_change(wait) == "hidden"
 
 
+def reads_two_numbers(make, *, first=True, gemm_us=1000.0, seconds=1):
+    """A step that waits for a product, unless `first` is gone, and then for what follows it."""
+
+    def on(run, line, work):
+        begin = run.host
+        work()
+        run.add("python_function", line, begin, run.host - begin, tid=f"{LINES_OF}{make.MAIN}")
+
+    def step(run):
+        run.launch("gemm", gemm_us)
+        if first:
+            on(run, "train.py(5): norm", run.wait)
+        on(run, "train.py(7): data", lambda: run.python(700))
+        for _ in range(seconds):
+            run.launch("small", 50.0)
+            on(run, "train.py(9): loss", run.wait)
+        run.python(400)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({}, "moved"),
+        ({"gemm_us": 1250.0}, "worse"),  # it waits for more
+        ({"seconds": 2}, "worse"),  # it waits more often
+        ({"first": True, "gemm_us": 1250.0}, ""),
+    ],
+)
+def test_a_wait_that_comes_to_the_next_line_has_moved(make, timelines, changed, word):
+    old = timelines(reads_two_numbers(make), waits=False)
+    new = timelines(reads_two_numbers(make, **{"first": False, **changed}), seeds=[2], waits=False)
+    comparison = compare(*old, *new)
+    line = outcomes(comparison)["line", "train.py: loss"]
+    told = judge_change(line)
+    assert told == word if word else told not in ("moved", "worse")
+    assert (format_ratio(line) == "") == (told == "moved")
+    assert ("moved: the host waits here now" in describe_ahead([line])) == (told == "moved")
+    unreliable = msgspec.structs.replace(line, outcome="cannot tell")
+    assert judge_change(unreliable) == "cannot tell"
+
+
 def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     """The device works through most of it before, and is idle in all of it after."""
     price = "fixed charge of a step (modelled)"
@@ -328,6 +371,7 @@ def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     assert not re.search(r"^ charge .*\dx", text, re.MULTILINE), "no edit has changed it"
     assert [judge_change(each) for each in (idle, charged)] == ["charge", "charge"]
     assert text.count("charge: a price of the host's model") == 1, "two rows have the word"
+    assert "the device idles through more or less of it" in " ".join(text.split())
 
 
 def test_a_modelled_time_that_moves_by_less_than_a_thousandth_of_the_step_is_the_same(timelines):

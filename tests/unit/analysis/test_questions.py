@@ -660,14 +660,17 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     [
         (
             [224, 179, 179, 179, 179, 179, 134],
-            "179 µs on average (each ± 0%, first and last aside)",
+            "179 µs on average (varying by ± 0%, first and last aside)",
         ),
         (
             [372, 216, 216, 216, 213],
-            "247 µs on average (first and last aside 216 µs each ± 0%)",
+            "247 µs on average (without the first and last 216 µs, varying by ± 0%)",
         ),
-        ([100, 300, 100, 300, 100, 300, 100], "(first and last aside 220 µs each ± 44.5%)"),
-        ([100, 100, 300, 300], "(each ± 50%)"),
+        (
+            [100, 300, 100, 300, 100, 300, 100],
+            "(without the first and last 220 µs, varying by ± 44.5%)",
+        ),
+        ([100, 100, 300, 300], "(varying by ± 50%)"),
     ],
 )
 def test_what_the_edges_of_a_capture_cut_is_no_part_of_the_spread(loaded, took_us, spread):

@@ -12,6 +12,7 @@ import pytest
 from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.steps.window import Step
 from bottleneck_lab.analysis.summary import summarise
@@ -75,9 +76,30 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
     backlog = describe_steps(change(summary, steps=[alike], batches_per_step=1.3))
     assert backlog.startswith("The device worked on 1.3 batches in 1 step: it began with")
     ahead = change(summary, steps=[alike, change(alike, duration_ns=41_000_000)])
-    assert describe_steps(ahead).endswith("its range of a step lasts 40.0 ms to 41.0 ms.")
+    assert describe_steps(ahead).endswith("On the host a step's range lasts 40.0 ms to 41.0 ms.")
     ranks = change(ahead, steps=[*ahead.steps, change(alike, rank=1, duration_ns=43_000_000)])
-    assert describe_steps(ranks).endswith("its range of a step lasts 40.0 ms to 43.0 ms.")
+    assert describe_steps(ranks).endswith("On the host a step's range lasts 40.0 ms to 43.0 ms.")
+
+
+@pytest.mark.parametrize(
+    ("host_ms", "waits", "told"),
+    [
+        ((4, 4, 90), True, "lasts 4.00 ms to 90.0 ms: it runs some steps ahead, and waits in one"),
+        ((4, 4, 90), False, "lasts 4.00 ms to 90.0 ms."),
+        ((4, 4, 4), True, "lasts 4.00 ms: it runs ahead of the device."),
+        ((50, 50, 50), True, "lasts 50.0 ms."),
+    ],
+)
+def test_a_host_is_said_to_be_ahead_where_it_is(host_ms, waits, told):
+    summary = summarise(made_up_capture.capture())
+    steps = [
+        msgspec.structs.replace(summary.steps[0], duration_ns=ms * 1_000_000, cost_ns=40_000_000)
+        for ms in host_ms
+    ]
+    syncs = [SyncRow("cudaStreamSynchronize", "", 3, 1.0, 3_000_000)] * waits
+    text = describe_steps(msgspec.structs.replace(summary, steps=steps, syncs=syncs))
+    assert told in text
+    assert ("costs nothing by itself" in text) == ("waits in one" in told)
 
 
 def test_ranges_are_shares_of_the_hosts_step():

@@ -856,9 +856,7 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     devices, shares = [replace(use, gap_causes=causes)], {price: 0.1, "data": 0.05}
     summary = replace(summary, devices=devices, lines=lines, range_shares=shares)
     whole = draw(partial(render_summary, whole=True), summary)
-    explained = (
-        f"Modelled charges are what the host's model takes whatever you do ('{price}', for a step's"
-    )
+    explained = f"Modelled charges are what the host's model takes ('{price}', for a step's"
     assert " ".join(whole.split()).count(explained) == 1
     blind = draw(render_summary, replace(summary, blind=True, modelled_host=True))
     assert " ".join(blind.split()).count(explained) == 1

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.steps.sides import Sides
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.grading.criteria import grade_check, not_measured
@@ -450,8 +451,31 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
         judged = replace(summary, quality=replace(summary.quality, reliable=reliable))
         assert capture_words.describe_no_findings(judged).startswith(begins)
     assert "`--ask budget`" in capture_words.describe_no_findings(summary)
+    slower = replace(summary, sides=Sides(5.5e6, 4.83e6))
+    assert "the host is the slower side: 5.5 ms a step" in capture_words.describe_no_findings(
+        slower
+    )
     for lacks in (replace(summary, steps=[]), replace(summary, cpu_only=True)):
         assert "--ask" not in capture_words.describe_no_findings(lacks)
+
+
+@pytest.mark.parametrize(
+    ("host_ns", "launches", "said"),
+    [(5.5e6, 117.0, True), (5.5e6, 40.0, False), (4.5e6, 117.0, False), (5.5e6, 0.0, False)],
+)
+def test_a_line_with_many_launches_is_named_where_the_host_is_slower(host_ns, launches, said):
+    sides = Sides(host_ns, 4.83e6, 221.0, "code/train.py(35): train" if launches else "", launches)
+    text = capture_words.describe_slower_side(sides)
+    assert text.startswith("Without waits the ")
+    assert text.endswith(" Most launches: train.py(35), 117 of 221 a step.") == said
+
+
+def test_idle_time_of_a_charge_is_said_to_shrink_where_it_is_listed():
+    price = "fixed charge of a step (modelled)"
+    assert capture_words.describe_fixed_prices([price]).endswith("they stay, whatever you do.")
+    both = capture_words.describe_fixed_prices([price, "idle: modelled charges"])
+    assert both.endswith("with less to launch or to wait for, that idle time shrinks.")
+    assert capture_words.describe_fixed_prices(["data"]) == ""
 
 
 def test_both_words_for_gains_are_explained_where_both_stand():

@@ -676,6 +676,25 @@ class TestNextStep:
         progress.note_attempt("slow", str(workspace.root), "PASS")
         assert self.next(workspace) == "lab start wrong"
 
+    def test_a_prediction_for_all_changes_is_recalled_until_a_check_passes(self, workspace):
+        def why():
+            return next_step.next_here(
+                workspace, load_attempts(workspace), load_record(workspace), {}, progress.Progress()
+            ).why
+
+        commit(workspace, {"cause": "memory bandwidth", "gain": 17.0}, "")
+        save_answers(workspace, {"cause": "memory bandwidth", "gain": 17.0})
+        (workspace.root / "work.py").write_text("raise SystemExit")
+        assert "predicted" not in why(), "nothing is captured yet"
+        capture_as_it_is(workspace)
+        recalled = "You predicted 17.00x for all your changes: check now, or go on first."
+        assert why().endswith(f"is optional. {recalled}")
+        check_once(workspace, Outcome.PASS)
+        check_once(workspace, Outcome.FAIL)
+        (workspace.root / "work.py").write_text("pass")
+        capture_as_it_is(workspace)
+        assert "whatever a report still lists is optional. Check 1 passed" in why()
+
     def test_work_that_passed_does_not_lead_back_to_itself(self, workspace):
         """The reference's work passes, and leaves the lab open: that is no place to go next."""
         progress.note_start("slow", str(workspace.root))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -60,6 +61,9 @@ BESIDE_WORK = 0.9
 """Where a device works for this share (0-1) of a range, a line or a wait of the host, and of the
 whole step, the host takes longer there because it is ahead of the device.
 """
+
+WAITING = 0.9
+"""A place takes longer only by waiting where this share (0-1) of the growth is in its waits."""
 
 COMMON_LINES = 0.3
 """Where lines that both sides have are less than this share (0-1) of the time of all lines on one,
@@ -127,7 +131,7 @@ def find_changes(
     # Where the device runs out of work, what takes the host longer makes the next work late; a wait
     # is told apart by itself, since all that it costs is the idle time after it.
     ahead = idle_ns <= (1 - BESIDE_WORK) * changes[0].after
-    return [
+    changes = [
         msgspec.structs.replace(each, outcome="differs", waits=True)
         if each.outcome == "worse"
         and (ahead or each.group == "sync")
@@ -135,6 +139,65 @@ def find_changes(
         else each
         for each in changes
     ]
+    return _with_moved_waits(changes, _find_waits(old, with_code), _find_waits(new, with_code))
+
+
+def _with_moved_waits(
+    changes: Sequence[FigureChange], before: Mapping[Key, _Waits], after: Mapping[Key, _Waits]
+) -> list[FigureChange]:
+    """Return the changes with those told apart that are worse only because the host waits there
+    for what it waited for elsewhere: a wait comes to the first place after the one that is gone.
+
+    That is sure where a place waits no more often than before, the device's work is no longer, and
+    the waits of all places together shrank.
+    """
+    longer = any(
+        (each.group, each.what, each.outcome) == ("device", "compute", "worse") for each in changes
+    )
+    whole = sum(each.ns for each in after.values()) - sum(each.ns for each in before.values())
+    if whole >= 0 or longer:
+        return list(changes)
+    judged = []
+    for each in changes:
+        key = each.group, each.what
+        old, new = before.get(key), after.get(key)
+        moved = (
+            each.outcome == "worse"
+            and not each.was
+            and old is not None
+            and new is not None
+            and new.calls <= (1 + TOLERATED_ALONE) * old.calls
+            and new.ns - old.ns >= WAITING * (each.after - each.before)
+        )
+        judged.append(
+            msgspec.structs.replace(each, outcome="differs", moved=True) if moved else each
+        )
+    return judged
+
+
+class _Waits(NamedTuple):
+    """The waits of a step in one place: how many, and how long they are together."""
+
+    calls: float
+    ns: float
+
+
+def _find_waits(observations: Sequence[Observation], with_code: bool) -> dict[Key, _Waits]:
+    """Return the waits of each line, and of each call that waits, by their names in a
+    comparison; none without steps.
+    """
+    sums: dict[Key, _Waits] = {}
+    for each in observations:
+        steps = len(each.summary.steps) * len(observations)
+        for row in each.summary.syncs if steps else []:
+            keys: list[Key] = [("sync", row.name), ("line", row.line)]
+            for key in keys:
+                name = _name_alike(key, each, with_code)
+                so_far = sums.get(name, _Waits(0.0, 0.0))
+                sums[name] = _Waits(
+                    so_far.calls + row.calls / steps, so_far.ns + row.total_ns / steps
+                )
+    return sums
 
 
 def samples_needed(parts: int) -> tuple[int, int]:

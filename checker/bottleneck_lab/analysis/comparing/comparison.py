@@ -29,7 +29,8 @@ class FigureChange(msgspec.Struct, frozen=True):
     times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel,
     the kernels that a fused one replaces, lines that were edited or moved, or copies of pageable
     memory that are of pinned memory now, were called. `waits`: the host takes longer here because
-    the device is busy meanwhile, which is neither better nor worse.
+    the device is busy meanwhile, which is neither better nor worse. `moved`: it takes longer here
+    only by waiting for what other places waited for, and waits less in all.
     """
 
     what: str
@@ -42,6 +43,7 @@ class FigureChange(msgspec.Struct, frozen=True):
     high: float | None = None
     was: tuple[str, ...] = ()
     waits: bool = False
+    moved: bool = False
     calls: tuple[float, float] | None = None
     """How often a step calls this operator or kernel, before and after, where that differs."""
 

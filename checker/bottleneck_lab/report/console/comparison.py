@@ -46,6 +46,7 @@ _STYLES = {
     "charge": "",
     "gone": "",
     "hidden": "",
+    "moved": "",
 }
 
 _SHORT = {"cannot tell": "?"}

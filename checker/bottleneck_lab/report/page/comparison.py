@@ -38,6 +38,7 @@ _STYLES = {
     "charge": "soft",
     "gone": "soft",
     "hidden": "soft",
+    "moved": "soft",
 }
 
 
