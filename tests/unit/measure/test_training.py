@@ -90,7 +90,20 @@ def test_a_report_may_come_an_interval_late_and_no_later() -> None:
     for right in ([0.25, 0.5, 0.75, 1.0], [0.5, 0.75, 1.0, 1.0], [0.51, 0.75, 1.0, 1.0]):
         assert figures.late_report(made_up(report_flops=right), shipped, 10) is None
     one_step_more = made_up(report_flops=[0.25, 0.775, 1.0, 1.0])
-    assert figures.late_report(one_step_more, shipped, 10) == (20, 0.775)
+    assert figures.late_report(one_step_more, shipped, 10) == (20, pytest.approx(31))
+
+
+@pytest.mark.parametrize(("after_20", "late"), [(0.53, None), (0.56, (10, pytest.approx(22.4)))])
+def test_a_report_in_time_by_the_script_s_own_steps_may_be_of_uneven_ones(after_20, late) -> None:
+    """Without padding, twenty steps of forty may have 53% of the arithmetic; more would be of other
+    work.
+    """
+    steps = [after_20 * step / 20 for step in range(20)]
+    steps += [after_20 + (1 - after_20) * step / 20 for step in range(20)]
+    yours = made_up(step_flops=steps, report_flops=[after_20, 0.75, 1.0, 1.0])
+    assert figures.late_report(yours, made_up(), 10) == late
+    begun = made_up(step_flops=steps, report_flops=[after_20 + 0.001, 0.75, 1.0, 1.0])
+    assert figures.late_report(begun, made_up(), 10), "step 21 has begun"
 
 
 RECIPE = """

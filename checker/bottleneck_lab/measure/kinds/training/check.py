@@ -411,8 +411,9 @@ def _late_report(yours: Training, shipped: Training, interval: int) -> str | Non
         return None
     step, done = late
     return (
-        f"The report of step {step} came when {done:.0%} of the training was done; a report may"
-        f" come up to {interval} steps late."
+        f"The report of step {step} came when the arithmetic of {done:.1f} of"
+        f" {shipped.figures.steps} steps was done; it may come {interval} steps late, in step"
+        f" {min(step + interval, shipped.figures.steps)}."
     )
 
 

@@ -12,8 +12,10 @@ from bottleneck_lab.measure.virtual_gpu.books import Figures
 KIB, MIB = 1 << 10, 1 << 20
 WARM_UP_STEPS = 2
 """The first steps allocate what later ones reuse."""
-_HALF_A_STEP = 0.5
-"""Share of a step that a report may be late beyond its interval: steps are not all alike."""
+_UNEVEN, _MOST_UNEVEN = 0.5, 2.0
+"""So many steps' arithmetic a report may be late beyond its interval, and where the script's own
+steps say that it is in time: steps are not alike, less so without padding.
+"""
 
 
 def step_time_us(figures: Figures) -> float:
@@ -40,18 +42,20 @@ def timed_flops(figures: Figures) -> float:
 
 
 def late_report(yours: Figures, shipped: Figures, interval: int) -> tuple[int, float] | None:
-    """Return the step of the first report that came more than an interval late, and the share (0–1)
-    of the training that was done by then; None if none did.
+    """Return the step of the first report that came more than an interval late, and the steps whose
+    arithmetic was done by then; None if none did.
 
-    How much of a training is done after a step, the shipped script's arithmetic tells.
+    How much of a training is done after a step, the shipped script's arithmetic tells: a script may
+    take its batches whenever it likes.
     """
-    after = [*shipped.step_flops[1:], shipped.useful_flops]
+    after, yours_after = ([*each.step_flops[1:], each.useful_flops] for each in (shipped, yours))
     for number, flops in enumerate(yours.report_flops, 1):
-        share = flops / yours.useful_flops
         latest = min((number + 1) * interval, shipped.steps)
-        due = after[latest - 1] / shipped.useful_flops
-        if share > due + _HALF_A_STEP / shipped.steps:
-            return number * interval, share
+        done = flops / yours.useful_flops * shipped.steps
+        due = after[latest - 1] / shipped.useful_flops * shipped.steps
+        in_time = latest > len(yours_after) or flops <= yours_after[latest - 1]
+        if done > due + (_MOST_UNEVEN if in_time else _UNEVEN):
+            return number * interval, done
     return None
 
 
