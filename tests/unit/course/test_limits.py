@@ -23,7 +23,7 @@ def test_what_a_capture_clearly_misses_is_named_with_its_limit(start, captured, 
     monkeypatch.setattr(limits, "is_blind", lambda _workspace: False)
     assert limits.missed_limits(workspace, captured) == [
         "most memory allocated at any time: 272 MiB (at most 4 MiB)",
-        "rise of memory from report to report, a step: 4,096 KiB (at most 0.25 KiB)",
+        "rise of memory a step between reports: 4,096 KiB (at most 0.25 KiB)",
         "only a check counts the tensors that are left",
     ]
     (use,) = captured.memory
