@@ -485,11 +485,7 @@ def describe_removal(
     if left == rest:
         return f"{sentence}{more}"
     if left_ns < rest_ns:
-        hidden = words.format_duration((rest_ns - left_ns) / devices)
-        reason = (
-            f"{hidden} of that would then overlap, on the host and on the device, which leaves"
-            f" {left}"
-        )
+        reason = f"part of that would overlap, on the host and on the device, which leaves {left}"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):

@@ -138,16 +138,12 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
         return ""
     prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
     what = f" ({'; '.join(prices)})" if prices else ""
-    listed = ""
     if idle:
-        listed = (
-            " Listed is how long the device is idle meanwhile: only while the host is not ahead of"
-            " it, so with less to launch or to wait for, that idle time shrinks."
+        return (
+            "Idle time in modelled charges ends once the host is ahead of the device, with less to"
+            f" launch or to wait for. The charges themselves stay, whatever you do{what}."
         )
-    return (
-        f"Modelled charges are what the host's model takes{what}: they stay, whatever you do."
-        f"{listed}"
-    )
+    return f"Modelled charges are what the host's model takes{what}: they stay, whatever you do."
 
 
 def name_lines_track(track: Thread, threads: Sequence[Thread]) -> str:

@@ -56,7 +56,7 @@ MEASURES = (
 )
 
 _FINDINGS = {
-    "findings_gone": "No longer a finding: gone, or only a small part of the time now",
+    "findings_gone": "No longer a finding: gone, or only a small part now",
     "findings_new": "New as a finding: it grew, or is a larger part of what is left",
 }
 """Words for the findings in each of these fields of a comparison."""

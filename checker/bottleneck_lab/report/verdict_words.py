@@ -395,7 +395,7 @@ def headline(verdict: Verdict) -> str:
         if REASONS[each.kind] == verdict.reason and each.holds is False
     ]
     if missed and verdict.reason == REASONS["mechanism"]:
-        return f"a limit is missed: {', '.join(missed)}"
+        return f"{'limits are' if missed[1:] else 'a limit is'} missed: {'; '.join(missed)}"
     lab = recorded_lab(verdict.lab)
     about_results = lab is not None and lab.spec.starter_fails == REASONS["correctness"]
     if missed and about_results and verdict.reason == REASONS["correctness"]:

@@ -316,7 +316,10 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
 def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() -> None:
     """Of 47,701.5 KiB, less 59 times 732 and 3,148 that are freed later."""
     use = sawtooth_that_grows()
-    left = "Had the steps left nothing behind, 1.33 MiB of the peak would be left."
+    left = (
+        "Had the steps before the last left nothing behind, the peak would be 1.33 MiB, with what"
+        " the last one itself leaves."
+    )
     assert describe_peak_without_steps(use) == left
     unknown = {
         "no growth": replace(use, growth_bytes_per_step=0),
@@ -325,7 +328,7 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     }
     assert [why for why, each in unknown.items() if describe_peak_without_steps(each)] == []
     even = replace(use, period_steps=0, fall_bytes=0, steps_before=0)
-    assert "nothing behind, 5.84 MiB of" in describe_peak_without_steps(even)
+    assert "the peak would be 5.84 MiB," in describe_peak_without_steps(even)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ their files differ too much for lines to be compared.
 NOTABLE_SHARE = 0.005
 """A figure below this share of a step on both sides is not judged: nobody would act on it."""
 
-NEGLIGIBLE_SHARE = 0.001
+NEGLIGIBLE_SHARE = 0.005
 """Modelled times that differ by less than this share of a step are the same."""
 
 Both = tuple[Series, Series]
