@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.gaps import LEAST_LISTED_NS
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
@@ -46,6 +47,7 @@ from bottleneck_lab.grading.answers import format_answer
 from bottleneck_lab.grading.diagnosis import describe_reading
 from bottleneck_lab.report.budget import (
     UNCHANGED,
+    WORTH_A_WORD,
     Change,
     describe_change,
     describe_sides,
@@ -483,8 +485,11 @@ def _query(
         sums = describe_sides(result)
         if change != UNCHANGED:
             parts = find_parts(result, change.without)
-            alone = replayed(subject.timeline()).gain(Removal(scopes=tuple(parts)))
-            sums = describe_change(result, parts, change, alone)
+            what_if = replayed(subject.timeline())
+            alone = what_if.gain(Removal(scopes=tuple(parts)))
+            no_waits = what_if.gain(WAITS._replace(scopes=tuple(parts)))
+            others_wait = alone and no_waits and no_waits > WORTH_A_WORD * alone
+            sums = describe_change(result, parts, change, alone if others_wait else None)
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())
