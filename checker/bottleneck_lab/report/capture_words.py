@@ -140,8 +140,8 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     what = f" ({'; '.join(prices)})" if prices else ""
     if idle:
         return (
-            "Idle time in modelled charges ends once the host is ahead of the device, with less to"
-            f" launch or to wait for. The charges themselves stay, whatever you do{what}."
+            f"Modelled charges stay, whatever you do{what}. But the device idles through them only"
+            " while it has no work queued: with less to launch or to wait for, the host gets ahead."
         )
     return f"Modelled charges are what the host's model takes{what}: they stay, whatever you do."
 

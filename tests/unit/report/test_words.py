@@ -474,7 +474,7 @@ def test_idle_time_of_a_charge_is_said_to_shrink_where_it_is_listed():
     price = "fixed charge of a step (modelled)"
     assert capture_words.describe_fixed_prices([price]).endswith("they stay, whatever you do.")
     both = capture_words.describe_fixed_prices([price, "idle: modelled charges"])
-    assert both.startswith("Idle time in modelled charges ends once the host is ahead")
+    assert "But the device idles through them only while it has no work queued" in both
     assert capture_words.describe_fixed_prices(["data"]) == ""
 
 

@@ -124,8 +124,10 @@ def print_memory(
     `steady`, memory that does not change from step to step is a number.
     """
     if summary.memory:
-        sheet.heading("Memory held over time (height: the most in a stretch, of the peak)")
-        if steady or any(changes_between_steps(use) for use in summary.memory):
+        drawn = steady or any(changes_between_steps(use) for use in summary.memory)
+        height = " (height: the most in a stretch, of the peak)" * drawn
+        sheet.heading(f"Memory held over time{height}")
+        if drawn:
             sheet.line(ALLOCATED_ONLY, indent=2, style="dim")
     name_width = 22 if len(summary.ranks) > 1 else 10
     rows = []
