@@ -25,7 +25,7 @@ evidence=$(lab report --json --ask waits | python3 -c '
 import json, sys
 rows = json.load(sys.stdin)
 _, longest, *_ = rows["rows"]  # the first is all of them
-print(round(longest[rows["columns"].index("percent")] / 100, 3))')
+print(round(longest[rows["columns"].index("waiting_percent")] / 100, 3))')
 stretch=$(lab report --json --query "select end from python where name = (select line from waits
     group by line order by sum(duration) desc limit 1) limit 1" | python3 -c '
 import json, sys
