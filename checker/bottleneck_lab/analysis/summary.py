@@ -187,8 +187,8 @@ class Summary(msgspec.Struct, frozen=True):
     measures: bool = False
     """The program measures others. Findings and ceilings have been removed: they do not apply."""
     sides: Sides | None = None
-    """What a step would take on either side if nothing waited, where detectors found nothing, steps
-    are marked and there is an accelerator.
+    """Both sides of a step without waits, where detectors find nothing, steps are marked and there
+    is an accelerator.
     """
     startup_in_step_ns: int = 0
     """Most that a rank's first step holds of the start-up, which `step_mean_ns` leaves out."""

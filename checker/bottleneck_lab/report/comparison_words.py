@@ -574,13 +574,13 @@ def judge_change(change: FigureChange) -> str:
     alone has, only that. What a model charges whatever runs is a charge, and what takes the host
     longer beside a busy device is hidden. A wait for what another line waited for has moved.
     """
-    moved = change.moved and change.outcome == "differs"
-    if change.fixed or moved:
-        return "moved" if moved else "charge"
+    if change.fixed:
+        return "charge"
     if change.outcome == "cannot tell" and not (change.before and change.after):
         return "gone" if change.before else "new"
-    if change.waits and (change.before or change.group not in _REPLACED):
-        return "hidden"
+    beside = change.waits and (change.before or change.group not in _REPLACED)
+    if change.outcome == "differs" and (change.moved or beside):
+        return "moved" if change.moved else "hidden"
     contradicted = {"better": change.before < change.after, "worse": change.before > change.after}
     if contradicted.get(change.outcome):
         return "cannot tell"

@@ -152,7 +152,7 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
         return ""
     left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
     return (
-        f"Had the steps before the last left nothing behind, the peak would be"
+        "Had the steps before the last left nothing behind, the peak would be"
         f" {words.format_bytes(left_bytes, decimals=2)}, with what the last one itself leaves."
     )
 

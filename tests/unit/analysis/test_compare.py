@@ -336,10 +336,10 @@ def test_a_wait_that_comes_to_the_next_line_has_moved(make, timelines, changed, 
     new = timelines(reads_two_numbers(make, **{"first": False, **changed}), seeds=[2], waits=False)
     comparison = compare(*old, *new)
     line = outcomes(comparison)["line", "train.py: loss"]
-    told = judge_change(line)
-    assert told == word if word else told not in ("moved", "worse")
-    assert (format_ratio(line) == "") == (told == "moved")
-    assert ("moved: the host waits here now" in describe_ahead([line])) == (told == "moved")
+    judged = judge_change(line)
+    assert judged == word if word else judged not in ("moved", "worse")
+    assert (format_ratio(line) == "") == (judged == "moved")
+    assert ("moved: the host waits here now" in describe_ahead([line])) == (judged == "moved")
     unreliable = msgspec.structs.replace(line, outcome="cannot tell")
     assert judge_change(unreliable) == "cannot tell"
 

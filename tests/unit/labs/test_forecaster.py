@@ -1,4 +1,4 @@
-"""What `forecaster-out-of-memory` says of PyTorch, by PyTorch."""
+"""Statements of `forecaster-out-of-memory` about PyTorch, tried in PyTorch."""
 
 from __future__ import annotations
 

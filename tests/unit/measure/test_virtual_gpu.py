@@ -88,7 +88,7 @@ class TestClock:
         assert (clock.waits, clock.line_waits) == (3, {"train.py(9): train": 2})
 
     def test_launches_of_a_step_are_those_of_the_last_pass(self) -> None:
-        """What a program prepares before it trains, or in an earlier look at its data, is none."""
+        """Those before it trains, or in an earlier look at its data, are none."""
         engine = Engine(H200)
         engine.clock.kernel("prepare", flops=0, nbytes=0)
         for each in ([4], [1, 2, 3]):

@@ -82,7 +82,7 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
 
 
 @pytest.mark.parametrize(
-    ("host_ms", "waits", "told"),
+    ("host_ms", "waits", "words"),
     [
         ((4, 4, 90), True, "lasts 4.00 ms to 90.0 ms: it runs some steps ahead, and waits in one"),
         ((4, 4, 90), False, "lasts 4.00 ms to 90.0 ms."),
@@ -90,7 +90,7 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
         ((50, 50, 50), True, "lasts 50.0 ms."),
     ],
 )
-def test_a_host_is_said_to_be_ahead_where_it_is(host_ms, waits, told):
+def test_a_host_is_said_to_be_ahead_where_it_is(host_ms, waits, words):
     summary = summarise(made_up_capture.capture())
     steps = [
         msgspec.structs.replace(summary.steps[0], duration_ns=ms * 1_000_000, cost_ns=40_000_000)
@@ -98,8 +98,8 @@ def test_a_host_is_said_to_be_ahead_where_it_is(host_ms, waits, told):
     ]
     syncs = [SyncRow("cudaStreamSynchronize", "", 3, 1.0, 3_000_000)] * waits
     text = describe_steps(msgspec.structs.replace(summary, steps=steps, syncs=syncs))
-    assert told in text
-    assert ("costs nothing by itself" in text) == ("waits in one" in told)
+    assert words in text
+    assert ("costs nothing by itself" in text) == ("waits in one" in words)
 
 
 def test_ranges_are_shares_of_the_hosts_step():

@@ -44,8 +44,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class StepBlocks(msgspec.Struct, frozen=True):
-    """What becomes of the blocks that a line allocates in a step: of a typical one, where most
-    steps are alike, else on average.
+    """The fate of the blocks that a line allocates in a step: of a typical one, where most steps
+    are alike, else on average.
 
     `made`: all of them; `kept`: by how many more are held after each step, where a line `grows`;
     `freed`, `freed_in_next`: in the step that made them, or in the next. The others are freed

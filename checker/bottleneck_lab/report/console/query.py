@@ -75,7 +75,7 @@ def render_query(
         return
     _print_table(shown, gap, console)
     for name, value in same.items():
-        console.print(f"{name}: {value} in all rows")
+        console.print(f"{name}: {value} in all rows that have one")
     kept = [each.name for each in shown]
     if left_out := [each.name for each in columns if each.name not in kept]:
         console.print(f"Left out for want of room: {', '.join(left_out)}. `--json` has all.")
