@@ -603,7 +603,7 @@ def test_lines_are_a_table_in_80_columns(draw, device_ms):
     result = QueryResult(columns, [[name, *figures] for name in names])
     text = draw(render_query, result, question=find_question("lines"))
     assert "row 1" not in text
-    rows = [line for line in text.splitlines() if " 121.5 " in line]
+    rows = [line for line in text.splitlines() if " 121.48 " in line]
     assert "train.py(31): step " in rows[0]
     assert "(1787): _ca" in rows[1], "its number is never cut"
     assert "torch/" not in text
@@ -617,13 +617,40 @@ def test_a_number_that_every_row_has_is_told_once(draw):
     rows.append(["sum", 34, None])
 
     def lines(rows):
-        answer = QueryResult(["part", "launches", "host_us_each"], rows)
+        answer = QueryResult(["part", "launches", "each_us"], rows)
         return draw(render_query, answer, question=find_question("budget")).splitlines()
 
-    once = "host_us_each: 20 in all rows that have one"
+    once = "each_us: 20.0 in all rows that have one"
     head, *_, last = [line.strip() for line in lines(rows) if line.strip()]
     assert (head.split(), last) == (["part", "launches"], once)
-    assert "host_us_each" in lines(rows[1:])[1], "two rows may be alike by chance"
+    assert "each_us" in lines(rows[1:])[1], "two rows may be alike by chance"
+
+
+def test_figures_of_an_answer_have_as_many_digits_as_one_reads(draw):
+    """Numbers that differ are not told as the same once they are rounded."""
+    columns = ["part", "launches", "host_ms", "mean_us", "percent", "gb_per_s"]
+    rows = [
+        ["a", 310.0, 7.556, 23.546, 38.02, 25.316],
+        ["b", 0.3, 0.0005808, 0.02, 0.01, 25.316],
+        ["c", 1104.6, 0.0, None, 100.0, 25.316],
+        ["d", 0.01, -0.001, 9.0, 0.0, None],
+    ]
+    text = draw(render_query, QueryResult(columns, rows), question=find_question("budget"))
+    cells = [line.split() for line in text.splitlines() if line[1:3] in {"a ", "b ", "c ", "d "}]
+    assert cells == [
+        ["a", "310", "7.56", "23.5", "38.0"],
+        ["b", "0.3", "<0.01", "<0.1", "<0.1"],
+        ["c", "1,104.6", "0.00", "100.0"],
+        ["d", "<0.1", ">-0.01", "9.0", "0.0"],
+    ]
+    assert "gb_per_s: 25.32 in all rows that have one" in text
+
+
+def test_small_numbers_are_not_told_as_one_that_all_rows_have(draw):
+    rows = [[f"train.py({line}): train", line / 1e5] for line in (9, 12, 13)]
+    answer = QueryResult(["part", "host_ms"], rows)
+    text = draw(render_query, answer, question=find_question("budget"))
+    assert text.count("<0.01") == 3
 
 
 def test_lines_have_their_source_below(draw):

@@ -452,7 +452,7 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
         assert capture_words.describe_no_findings(judged).startswith(begins)
     assert "`--ask budget`" in capture_words.describe_no_findings(summary)
     slower = replace(summary, sides=Sides(5.5e6, 4.83e6))
-    assert "the host is the slower side: 5.5 ms a step" in capture_words.describe_no_findings(
+    assert "the host is the slower side: 5.50 ms a step" in capture_words.describe_no_findings(
         slower
     )
     for lacks in (replace(summary, steps=[]), replace(summary, cpu_only=True)):
