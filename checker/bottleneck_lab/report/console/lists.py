@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
@@ -23,16 +24,16 @@ from bottleneck_lab.report.breakdown import (
     time_of_other_lines,
     wall_parts,
 )
-from bottleneck_lab.report.console.memory import ON_THE_PAGE, print_holders
+from bottleneck_lab.report.console.memory import print_blocks, print_causes
 from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
+from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
     changes_between_steps,
-    describe_before,
-    describe_end,
     describe_late_freeing,
+    describe_late_lines,
     describe_peak_without_steps,
     list_peak,
 )
@@ -160,16 +161,20 @@ def print_memory(
         for sentence in filter(None, sentences):
             sheet.line(sentence, indent=2)
         if holders and listed:
-            print_holders(
-                sheet,
-                f"Lines that allocated the memory held, in this capture: {where}",
-                listed,
-                len(listed) if whole else TOP,
-                summary.code,
-                describe_end(use),
-                f"with `--all` or {ON_THE_PAGE}",
-            )
-            sheet.line(describe_before(use), indent=1)
+            _print_holders(sheet, use, where, summary.code, whole=whole)
+
+
+def _print_holders(
+    sheet: Sheet, use: MemoryUse, where: str, code: Mapping[str, str], *, whole: bool
+) -> None:
+    """Print the lines that cause what memory holds; as a `whole`, also what becomes of their
+    blocks.
+    """
+    lines = tabulate_use(use, None if whole else TOP)
+    print_causes(sheet, f"Lines that caused the memory at the peak: {where}", lines, code)
+    sheet.line(describe_late_lines(use.holders), indent=1)
+    if whole:
+        print_blocks(sheet, use.holders)
 
 
 def print_workers(sheet: Sheet, summary: Summary) -> None:

@@ -24,18 +24,17 @@ from bottleneck_lab.report.breakdown import (
     time_of_other_lines,
 )
 from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
+from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
-    COLUMNS,
-    describe_callers,
-    describe_end,
     describe_growth,
     describe_late_freeing,
+    describe_late_lines,
     describe_peak_without_steps,
-    holder_rows,
 )
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
+from bottleneck_lab.report.page.memory import cause_tables
 from bottleneck_lab.report.page.roofline_chart import roofline_chart
 from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
@@ -356,25 +355,18 @@ def memory_tables(summary: Summary) -> Markup | None:
     head = ["where", "at first", "peak", "growth per step", "allocations", "driver calls"]
     listed = _table(head, cells, "Memory", numeric=range(1, 6))
     held = [
-        join(
-            [
-                tag("p", describe_callers(use.holders), class_="soft"),
-                _table(
-                    ["line", describe_end(use), *COLUMNS],
-                    [
-                        [_line(summary, name, name), *cells]
-                        for name, *cells in holder_rows(use.holders)
-                    ],
-                    "Lines that allocated the memory held, in this capture:"
-                    f" {_device(summary, use.rank, use.device)}",
-                    numeric=range(1, 5),
-                ),
-            ]
+        cause_tables(
+            tabulate_use(use),
+            use.holders,
+            f"Lines that caused the memory at the peak: {_device(summary, use.rank, use.device)}",
+            lambda row: _line(summary, row.name, row.name),
         )
         for use in summary.memory
+        if use.holders
     ]
+    late = [tag("p", describe_late_lines(use.holders), class_="soft") for use in summary.memory]
     if listed:
-        return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held)
+        return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held, late)
     return None
 
 
