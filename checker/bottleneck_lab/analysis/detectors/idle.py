@@ -422,7 +422,7 @@ def waits(seen: Evidence) -> list[Detection]:
         waits_ns = waits_by_line(seen.syncs)
         of_all = waits_ns[caller or worst.name] < NEARLY_ALL * waits_ns.total()
     evidence = (
-        f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
+        f"The device was idle for {share:.1%} of the time after the host had waited for it{where}."
     )
     return [Detection(evidence, share, removal=WAITS, of_all=of_all)]
 
