@@ -949,6 +949,7 @@ def test_what_waits_cost_is_one_table_where_they_are_the_largest_block(draw):
     assert sum(float(idle) for _, idle in rows) == pytest.approx(100 * part.share, abs=0.3)
     assert text.count("Where the host waited") == 1
     assert "A wait costs" not in text, "the block says what they cost"
+    assert f"The device was idle for {part.share:.1%} of the time" in text, "as the block says"
 
 
 def test_kernels_whose_names_say_more_than_operators_are_listed_on_the_emulated_device(draw):
