@@ -479,9 +479,11 @@ def test_a_line_with_many_launches_is_named_where_the_host_is_slower(host_ns, la
 
 def test_idle_time_of_a_charge_is_said_to_shrink_where_it_is_listed():
     price = "fixed charge of a step (modelled)"
-    assert capture_words.describe_fixed_prices([price]).endswith("they stay, whatever you do.")
+    assert capture_words.describe_fixed_prices([price]) == (
+        "The fixed charge is a step's Python besides its operators: every step has it."
+    )
     both = capture_words.describe_fixed_prices([price, "idle: modelled charges"])
-    assert "But the device idles through them only while it has no work queued" in both
+    assert "The device idles through them only while it has nothing queued." in both
     assert capture_words.describe_fixed_prices(["data"]) == ""
 
 

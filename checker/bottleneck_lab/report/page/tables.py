@@ -22,6 +22,7 @@ from bottleneck_lab.report.breakdown import (
     kernel_time_ns,
     line_label,
     time_of_other_lines,
+    waits_by_cost,
 )
 from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_table import tabulate_use
@@ -255,7 +256,9 @@ def collectives_table(summary: Summary) -> Markup | None:
 
 
 def waits_table(summary: Summary) -> Markup | None:
-    """Render where the host waited, and for what."""
+    """Render where the host waited, for what, and how long the device was idle after the waits of a
+    line, beside its longest; lines that cost most first.
+    """
     cells = [
         [
             _line(summary, row.line, row.line or row.name),
@@ -264,15 +267,25 @@ def waits_table(summary: Summary) -> Markup | None:
             words.format_duration(row.total_ns),
             _name(capture_words.describe_awaited(row)),
             words.format_duration(row.awaited_ns) if row.awaited else "",
+            words.format_duration(wait.idle_ns) if row is wait.rows[0] else "",
         ]
-        for row in summary.syncs[:TOP]
-    ]
+        for wait in waits_by_cost(summary)
+        for row in wait.rows
+    ][:TOP]
     often = "calls"
     if summary.steps:
         often = "per step"
-    head = ["line or call that waited", "caused by", often, "total", "longest for", "which ran for"]
+    head = [
+        "line or call that waited",
+        "caused by",
+        often,
+        "total",
+        "longest for",
+        "which ran for",
+        "idle after",
+    ]
     caption = f"Where the host waited for the device. {capture_words.explain_waits(summary.syncs)}"
-    return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5))
+    return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5, 6))
 
 
 def copies_table(summary: Summary) -> Markup | None:
