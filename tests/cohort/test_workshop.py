@@ -119,7 +119,7 @@ def link(room, person) -> str:
 
 
 @pytest.mark.browser
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     room, port, _, _ = workshop

@@ -805,6 +805,7 @@ RARE = {
 }
 
 
+@pytest.mark.slow
 def test_one_wrong_step_in_fifty_is_seen(tmp_path):
     """The first run of a check trains a small model for many steps, and every rank's parameters are
     compared in each.
@@ -865,6 +866,7 @@ def test_one_rank_with_the_samples_of_all_trains_what_they_train(reference, tmp_
     assert reference.difference(as_one) < 0.002
 
 
+@pytest.mark.slow
 def test_the_table_says_how_fast_the_lab_s_own_script_is():
     lab = load_labs()["ddp-scaling"]
     figures = check(lab, lab.path, "virtual").measurement

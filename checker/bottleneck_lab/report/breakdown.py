@@ -477,9 +477,8 @@ def describe_removal(
     alike = "with the same operators" if part.cause == "launch" else "with the same work"
     sentence = f"Without that time, {alike}, {whole} would be {bound} {ratio} as fast{each}"
     left, rest = (words.format_duration(ns / devices) for ns in (left_ns, rest_ns))
-    reason = ""
     if left == rest:
-        pass
+        reason = ""
     elif left_ns < rest_ns:
         reason = "more of the host's and the device's work would overlap"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
