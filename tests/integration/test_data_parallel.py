@@ -15,9 +15,7 @@ RANKED = Path(__file__).parents[2] / "docs" / "example-data-parallel"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "part", ["starter", pytest.param("solution", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("part", ["starter", pytest.param("solution", marks=pytest.mark.slow)])
 def test_the_shipped_script_scales_too_little_and_the_solution_enough(tmp_path, part):
     """On a modelled clock: no other program can spoil it."""
     rows = Learner(tmp_path, RANKED).json("dev", "check", "pump-fleet", "--only", part)

@@ -284,7 +284,7 @@ QUESTIONS = (
         FROM (SELECT *, CASE WHEN (SELECT device > host FROM whole) THEN coalesce(device, 0)
                         ELSE host + coalesce(waiting, 0) END AS slower FROM parts
               UNION ALL
-              SELECT 2, 'others (of no line, or of earlier steps)', starts, host, waiting,
+              SELECT 2, 'of no line, or earlier steps', starts, host, waiting,
                      max(device, 0), 0 FROM others
               UNION ALL
               SELECT 3, 'at once on several streams', NULL, NULL, NULL, min(device, 0), 0

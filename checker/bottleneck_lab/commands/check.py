@@ -40,6 +40,8 @@ from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.next_step import NOT_RIGHT, NOT_RUN
 
 EXAMPLE = "lab check --json"
+ALIKE = 0.99
+"""A gain is as large as another from this part of it on."""
 
 Sign = Annotated[
     Path | None,
@@ -145,9 +147,11 @@ def _others_gains(workspace: Workspace, verdict: Verdict) -> str:
         return ""
     if prediction is None or prediction.quantity != "time":
         return ""
-    own, most = gains[SOLUTION], max(gains.values())
-    fastest = f", the fastest script known to us {most:.2f}x" if most > own else ""
-    return f"The reference solution reaches {own:.2f}x{fastest}."
+    reference, most = gains[SOLUTION], max(gains.values())
+    fastest = f", the fastest script known to us {most:.2f}x" if most > reference else ""
+    alike = prediction.measured is not None and prediction.measured > ALIKE * most
+    yours = ": yours is as fast" if alike else ""
+    return f"The reference solution reaches {reference:.2f}x{fastest}{yours}."
 
 
 def _remedies(workspace: Workspace) -> int | None:

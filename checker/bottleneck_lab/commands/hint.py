@@ -65,7 +65,7 @@ def command(
             say(_why_none(len(rows), len(hints), allowed))
         if taken is not None and is_blind(workspace):
             note(_describe_cost(taken + 1, len(hints)))
-        if taken is not None and not passed and (skipped := taken - 1 - max(earlier, default=-1)):
+        if taken is not None and (skipped := taken - 1 - max(earlier, default=-1)):
             note(f"{counted(skipped, 'hint')} skipped: about what is right already.")
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")

@@ -248,7 +248,9 @@ def describe_steps(summary: Summary) -> str:
     sentences, first = [], summary.steps[0].name
     number = STEP_NAME.match(first)
     if first.startswith(STEP) and number and int(number[1]) > 0:
-        sentences.append(f"The steps before {first} were warm-up, and are not recorded.")
+        several, verb = ("", "is") if number[1] == "1" else (f"{number[1]} ", "are")
+        earlier = f"The {several}step{'s' * bool(several)} before {first}"
+        sentences.append(f"{earlier} warmed up, and {verb} not recorded.")
     before = sum(use.launched_before for use in summary.launches)
     if before:
         sentences.append(
@@ -475,26 +477,32 @@ def describe_removal(
     each = " on each device" if devices > 1 else ""
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
     alike = "with the same operators" if part.cause == "launch" else "with the same work"
-    sentence = f"Without that time, {alike}, {whole} would be {bound} {ratio} as fast{each}"
-    left, rest = (words.format_duration(ns / devices) for ns in (left_ns, rest_ns))
+    left, rest, apart = (
+        words.format_duration(ns / devices) for ns in (left_ns, rest_ns, abs(left_ns - rest_ns))
+    )
+    would_be = f"{whole} would be {bound} {ratio} as fast"
+    more = "A fix that also saves work can gain more."
     if left == rest:
-        reason = ""
-    elif left_ns < rest_ns:
-        reason = "more of the host's and the device's work would overlap"
+        return f"Without that time, {alike}, {would_be}{each}. {more}"
+    if left_ns < rest_ns:
+        reason = f"{apart} less, as more of the host's and the device's work would overlap"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
-        reason = "the ranks would still wait for one another"
+        reason = f"{apart} more, as the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
-        reason = "what the host did meanwhile, such as launches, would still take its time"
-    elif part.cause == "launch":
-        pause = words.format_duration(PAUSE_NS)
         reason = (
-            f"a device still pauses for about {pause} after each kernel that has waited in its"
-            " queue"
+            f"{apart} more, as what the host did meanwhile, such as launches, would still take its"
+            " time"
+        )
+    elif part.cause == "launch":
+        reason = (
+            f"{apart} more, as a device still pauses for about {words.format_duration(PAUSE_NS)}"
+            " after each kernel that has waited in its queue"
         )
     else:
-        reason = "other work that ran beside it would still take its time"
-    because = f": {reason}" if reason else ""
-    return f"{sentence}{because}. A fix that also saves work can gain more."
+        reason = f"{apart} more, as other work that ran beside it would still take its time"
+    return (
+        f"Without that time, {alike}, {rest} would be left{each}, or {reason}: {would_be}. {more}"
+    )
 
 
 class Wait(NamedTuple):

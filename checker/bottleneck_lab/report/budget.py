@@ -20,6 +20,8 @@ from bottleneck_lab.wording import counted, list_numbers
 
 WORTH_A_WORD = 1.01
 """Waits whose end gains less than that are none to speak of."""
+LEAST_MS = 0.005
+"""Less than this is not told: it would round to nothing."""
 LEAST_LEFT = 1e-3
 """Less than this part (0-1) of a sum is what rounding leaves."""
 _SIDES = ("host_ms", "waiting_ms", "device_ms")
@@ -94,27 +96,23 @@ def describe_change(
     lines = [f"Left out: {_describe_parts(parts, taken)}."] * bool(parts)
     if change.added:
         lines.append(f"Added: {added.describe(each_us)}.")
-        lines += [
-            f"  {OPERATORS[name].describe(name, times)}" for name, times in added.operators.items()
-        ]
+        lines += [f"  {each}" for each in added.list_operators()]
     if change.device_share != 1:
         lines.append(f"Of the device's other work, {change.device_share:.0%} remains.")
     takes = (
-        f"a step takes about {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms"
+        f"a step takes about {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms:"
+        f" {now_ms / left_ms:.2f} times as fast"
     )
-    gain, waits_gone = now_ms / left_ms, now_ms / max(host.whole, device.whole)
-    if waits_gone < WORTH_A_WORD:
-        lines.append(f"After that, {takes}: {gain:.2f} times as fast.")
+    staying_ms = whole["waiting_ms"] - taken["waiting_ms"]
+    if now_ms < WORTH_A_WORD * max(host.whole, device.whole):
+        lines.append(f"After that, {takes}.")
+        if staying_ms >= LEAST_MS:
+            lines.append(f"Waits that stay may add up to {format_rounded(staying_ms)} ms.")
     else:
         if parts and alone is not None:
-            # At most, all that is added comes on top.
-            with_added = now_ms / (now_ms / alone + host.new + device.new)
-            least = "with this in its place, and " * bool(change.added)
-            bound = "at least " * bool(change.added)
-            lines.append(
-                f"Alone, {least}while other lines wait: {bound}{with_added:.2f} times as fast."
-            )
-        lines.append(f"With all waits gone as well, {takes}: {gain:.2f} times as fast.")
+            added_ms = host.new + device.new if change.added else None
+            lines.append(_describe_alone(now_ms, now_ms / alone, taken, added_ms))
+        lines.append(f"Once all waits are gone, too, {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms
@@ -126,6 +124,32 @@ def describe_change(
         price = f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`"
         lines.append(f"{price}{less}.")
     return "\n".join(lines)
+
+
+def _describe_alone(
+    now_ms: float, after_ms: float, taken: dict[str, float], added_ms: float | None
+) -> str:
+    """Return what a step takes `after` parts are gone that have `taken` so much of it, while other
+    lines still wait. `added_ms`: what comes in their place, all of it on top at most.
+    """
+    if added_ms is not None:
+        most_ms = after_ms + added_ms
+        return (
+            "Only this changed, while other lines still wait: at most"
+            f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as fast."
+        )
+    taken_ms = taken["host_ms"] + taken["waiting_ms"]
+    terms, moved = "", ""
+    # A replay of the capture says what is left; what is more than the rest has moved.
+    if (moved_ms := after_ms - (now_ms - taken_ms)) >= LEAST_MS:
+        terms = (
+            f"{format_rounded(now_ms)} − {format_rounded(taken_ms)} + {format_rounded(moved_ms)} = "
+        )
+        moved = f" The {format_rounded(moved_ms)} ms are waits that come to other lines."
+    return (
+        f"Only this gone, while other lines still wait: {terms}{format_rounded(after_ms)} ms a"
+        f" step, {now_ms / after_ms:.2f} times as fast.{moved}"
+    )
 
 
 class _Sum(NamedTuple):
@@ -163,6 +187,17 @@ class _Added(NamedTuple):
     operators: dict[str, int]
     host_ms: float
     device_ms: float
+
+    def list_operators(self) -> list[str]:
+        """Return the launches of each operator in words, then those of none."""
+        listed = [OPERATORS[name].describe(name, times) for name, times in self.operators.items()]
+        others = self.launches - sum(
+            times * (OPERATORS[name].forward + OPERATORS[name].backward)
+            for name, times in self.operators.items()
+        )
+        if listed and others:
+            listed.append(f"{counted(others, 'launch', 'launches')} besides")
+        return listed
 
     def describe(self, each_us: float) -> str:
         """Return the work in words; `each_us`: what a launch costs the host."""
@@ -242,13 +277,13 @@ def _read_added(texts: Sequence[str]) -> _Added:
 
 
 def _add_up(rows: dict[str, dict[str, float]], parts: Sequence[str]) -> dict[str, float]:
-    """Return the sums of these parts' launches, and of their times on the host and the device.
+    """Return the sums of these parts' launches, and of their times: the host's work and waiting,
+    and the device's work.
 
     Without an accelerator, a step has neither launches nor a side of a device.
     """
     return {
-        column: sum(rows[part][column] or 0.0 for part in parts)
-        for column in ("launches", "host_ms", "device_ms")
+        column: sum(rows[part][column] or 0.0 for part in parts) for column in ("launches", *_SIDES)
     }
 
 
@@ -266,10 +301,10 @@ def _describe_parts(parts: Sequence[str], taken: dict[str, float]) -> str:
         for file, each in numbers.items()
     ]
     names, verb = " and ".join([*lines, *others]), "is" if len(parts) == 1 else "are"
-    host, launches = (
-        f"{format_rounded(taken['host_ms'])} ms on the host",
-        format_count(taken["launches"]),
-    )
+    host = f"{format_rounded(taken['host_ms'])} ms on the host"
+    if taken["waiting_ms"] >= LEAST_MS:
+        host += f", {format_rounded(taken['waiting_ms'])} ms of waiting"
+    launches = format_count(taken["launches"])
     if not taken["launches"]:
         return f"{names} {verb} {host}"
     noun = "launch" if launches == "1" else "launches"

@@ -81,6 +81,8 @@ MEMORY_TOLERATED = 0.05
 """Peaks that differ by less than this share (0–1) are hardly different: when Python collects its
 garbage moves them by that.
 """
+SLIGHT = 0.05
+"""A ratio nearer to 1 than this is a slight change, however surely it is one."""
 HIGHEST_SHOWN = 100.0
 """A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
 EMULATED_KERNEL = "emulated: "
@@ -145,6 +147,8 @@ def describe_speedup(comparison: Comparison) -> str:
         typical = "a typical pair of captures" if comparison.pairs > 1 else "a typical one"
         ratio = f"{mean:.2f}x by the mean {comparison.unit}, {speedup} ({interval}) by {typical}"
     outcome = _OUTCOMES[comparison.outcome]
+    if comparison.outcome in ("better", "worse") and abs(comparison.speedup - 1) < SLIGHT:
+        outcome = f"Slightly {outcome.lower()}"
     changed = comparison.outcome in ("better", "worse")
     if changed and comparison.pairs == 1 and not comparison.load_known:
         # The same program differed by up to 1.7 times between captures on a busy machine.
@@ -541,7 +545,8 @@ def label_change(
         (function, old_source), (_, source) = split_line(before), split_line(name)
         if old_source == source:
             return f"moved {name} (was in {function})"
-        return f"edited {name} (was {old_source})"
+        together = ", together" * old_source.startswith("lines ")
+        return f"edited {name} (was {old_source}{together})"
     was = f"{len(change.was)} kernels"
     if len(change.was) == 1:
         was = short_name(change.was[0])
@@ -653,7 +658,7 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
         figures = {
             "at the peak": change.peak_bytes,
             "more each step in the long run": change.growth_bytes_per_step,
-            "largest fall between steps": change.fall_bytes,
+            "left by steps and freed later": change.fall_bytes,
         }
         for what, sizes in figures.items():
             # Memory that shrinks grows by nothing.

@@ -50,7 +50,7 @@ def tabulate_use(use: MemoryUse, top: int | None = None) -> LineTable:
     rows = _list_causes(causes, top, columns)
     listed = add_up("the peak", [cause.total for cause in causes])
     if rest := use.peak_bytes - listed.peak_bytes:
-        name = "from before the capture" if rest <= use.first_bytes else "the rest"
+        name = "kept from before the capture" if rest <= use.first_bytes else "the rest"
         rows.append(TableRow(name, _figures(Caller(name, 0, rest, 0), columns)))
     peak = replace(listed, peak_bytes=use.peak_bytes)
     return LineTable(columns, [*rows, TableRow(peak.line, _figures(peak, columns))])
@@ -73,6 +73,7 @@ def _columns(steps: int) -> list[str]:
 
 def _list_causes(causes: Sequence[Cause], top: int | None, columns: list[str]) -> list[TableRow]:
     """Return the `top` lines and the parts of each, then the sum of the others."""
+    causes = [cause for cause in causes if _shows_anything(cause.total, columns)]
     shown = causes if top is None or len(causes) <= top + FEW else causes[:top]
     rows = []
     for cause in shown:
@@ -94,13 +95,22 @@ def _list_causes(causes: Sequence[Cause], top: int | None, columns: list[str]) -
     return rows
 
 
+def _shows_anything(part: Caller, columns: Sequence[str]) -> bool:
+    sizes = _sizes(part)
+    return any(sizes[each] for each in columns)
+
+
 def _figures(part: Caller, columns: Sequence[str]) -> list[str]:
     """Return figures in the order of `columns`."""
-    sizes = {
+    sizes = _sizes(part)
+    return [words.format_bytes(sizes[each]) if sizes[each] else NOTHING for each in columns]
+
+
+def _sizes(part: Caller) -> dict[str, int]:
+    return {
         HELD: part.held_bytes,
         AT_PEAK: part.peak_bytes,
         GROWTH: part.growth_bytes,
         KEPT: part.growth_bytes_per_step,
         LATE: part.late_bytes_per_step,
     }
-    return [words.format_bytes(sizes[each]) if sizes[each] else NOTHING for each in columns]

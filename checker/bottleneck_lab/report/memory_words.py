@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Holder, StepBlocks
@@ -208,13 +208,17 @@ def list_blocks(rows: Sequence[Holder]) -> list[tuple[str, str, str]]:
     return [(row.line, f"{row.blocks:,}", _describe_blocks(row)) for row in rows]
 
 
-def describe_late_lines(rows: Sequence[Holder]) -> str:
-    """Return the line during which most bytes are freed late; empty if none is known."""
+def describe_late_lines(rows: Sequence[Holder], code: Mapping[str, str]) -> str:
+    """Return the line during which most bytes are freed late, with its `code`; empty if none is
+    known.
+    """
     late = [row for row in rows if row.a_step.late_freed_at not in ("", NOT_RECORDED)]
     if not late:
         return ""
     largest = max(late, key=lambda row: row.late_bytes_per_step)
-    return f"Freed later: mostly while {largest.a_step.late_freed_at} runs."
+    line = largest.a_step.late_freed_at
+    source = f", `{code[line]}`," * (line in code)
+    return f"Freed later: mostly while {line}{source} runs."
 
 
 def _describe_blocks(row: Holder) -> str:

@@ -818,7 +818,7 @@ def test_an_edited_or_moved_line_is_not_gone(tmp_path):
     assert shown == {
         "edited train.py: train: total += loss.detach() (was total += loss.item())": (4e5, 1e5),
         "moved train.py: step: loss.backward() (was in train.py: train)": (3e5, 3e5),
-        "edited train.py: train: y = torch.compile(model) (was lines 12–13)": (3e5, 5e4),
+        "edited train.py: train: y = torch.compile(model) (was lines 12–13, together)": (3e5, 5e4),
     }
 
 

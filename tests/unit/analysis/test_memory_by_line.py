@@ -492,8 +492,8 @@ def test_what_is_freed_late_is_a_finding_beside_a_leak() -> None:
     leak = replace(sawtooth_that_grows(), holders=[kept, cell])
     (detection,) = late_freeing(Evidence([], memory=[leak]))
     assert detection.evidence == (
-        "Every 10 steps, the 3.1 MiB that steps have left on device 0 is freed at once (peak"
-        " 46.6 MiB). Most of that was allocated by recipe.py(23): forward (2.8 MiB)."
+        "Every 10 steps, the 3.1 MiB that the 9 steps before have left on device 0 is freed at once"
+        " (peak 46.6 MiB). Most of that was allocated by recipe.py(23): forward (2.8 MiB)."
     )
     assert not late_freeing(Evidence([], memory=[replace(leak, fall_bytes=1 << 20)]))
 
@@ -569,9 +569,10 @@ def test_the_line_that_frees_later_what_is_most_is_named() -> None:
     row = replace(row, late_bytes_per_step=320 << 10)
     unknown = replace(row, a_step=StepBlocks(late_freed_at=NOT_RECORDED), late_bytes_per_step=MIB)
     assert (
-        describe_late_lines([unknown, row]) == "Freed later: mostly while train.py(54): train runs."
+        describe_late_lines([unknown, row], {"train.py(54): train": "log("})
+        == "Freed later: mostly while train.py(54): train, `log(`, runs."
     )
-    assert not describe_late_lines([unknown])
+    assert not describe_late_lines([unknown], {})
 
 
 BLOCK = 32 << 10

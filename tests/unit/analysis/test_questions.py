@@ -26,7 +26,7 @@ from bottleneck_lab.trace.names import STEP_NAME
 from .traces import load_events
 
 ALL = "all of these"
-OTHERS = "others (of no line, or of earlier steps)"
+OTHERS = "of no line, or earlier steps"
 ROOT = Path(__file__).parents[3]
 DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
 

@@ -68,3 +68,10 @@ def test_a_pass_says_what_the_solution_and_the_fastest_script_gain(lab, changes,
         f"The reference solution reaches {gains[SOLUTION]:.2f}x, the fastest script known to us"
         f" {max(gains.values()):.2f}x."
     )
+
+
+def test_a_pass_that_ties_the_fastest_script_says_so(lab):
+    prediction = Prediction(2.0, 0.995 * max(solution_gains(lab).values()))
+    verdict = SimpleNamespace(outcome=Outcome.PASS, device="virtual", prediction=prediction)
+    text = check._others_gains(SimpleNamespace(lab=lab), verdict)
+    assert text.endswith("x: yours is as fast.")

@@ -34,21 +34,22 @@ ANSWER = QueryResult(
     [
         (
             ["train.py:31"],
-            "line 31 of train.py is 75 launches, 1.50 ms on the host and 0.25 ms on the device",
+            "line 31 of train.py is 75 launches, 1.50 ms on the host, 2.50 ms of waiting and"
+            " 0.25 ms on the device",
             "4.00 − 1.50 = 2.50 ms",
             "3.00 − 0.25 = 2.75 ms",
         ),
         (
             ["train.py:31", "32"],
-            "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host and 0.25 ms on the"
-            " device",
+            "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host, 2.50 ms of waiting and"
+            " 0.25 ms on the device",
             "4.00 − 2.50 = 1.50 ms",
             "3.00 − 0.25 = 2.75 ms",
         ),
         (
             ["train.py:31", "recipe.py:31"],
-            "line 31 of train.py and line 31 of recipe.py are 100 launches, 2.00 ms on the host and"
-            " 2.25 ms on the device",
+            "line 31 of train.py and line 31 of recipe.py are 100 launches, 2.00 ms on the host,"
+            " 2.50 ms of waiting and 2.25 ms on the device",
             "4.00 − 2.00 = 2.00 ms",
             "3.00 − 2.25 = 0.75 ms",
         ),
@@ -60,8 +61,8 @@ ANSWER = QueryResult(
         ),
         (
             ["train.py:30-40"],
-            "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host and 0.25 ms on the"
-            " device",
+            "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host, 2.50 ms of waiting and"
+            " 0.25 ms on the device",
             "4.00 − 2.50 = 1.50 ms",
             "3.00 − 0.25 = 2.75 ms",
         ),
@@ -72,8 +73,9 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     parts = find_parts(ANSWER, left_out)
     first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
-    assert alone == "Alone, while other lines wait: 1.47 times as fast."
-    assert gain.startswith("With all waits gone as well, a step takes about ")
+    assert alone.startswith("Only this gone, while other lines still wait: ")
+    assert "4.76 ms a step, 1.47 times as fast." in alone
+    assert gain.startswith("Once all waits are gone, too, a step takes about ")
     assert gain.endswith(" times as fast.")
     assert rest == [
         f"  host    {host}",
@@ -83,11 +85,25 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     ]
 
 
+def test_what_is_gained_alone_is_derived_with_the_waits_that_come_to_other_lines():
+    parts = find_parts(ANSWER, ["train.py:31"])
+    _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 3.4).splitlines()
+    assert alone == (
+        "Only this gone, while other lines still wait: 7.00 − 4.00 + 0.40 = 3.40 ms a step, 2.06"
+        " times as fast. The 0.40 ms are waits that come to other lines."
+    )
+    # A replay that leaves less than the rest: what more there is to it, the sums do not say.
+    _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 2.9).splitlines()
+    assert alone == (
+        "Only this gone, while other lines still wait: 2.90 ms a step, 2.41 times as fast."
+    )
+
+
 def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "With all waits gone as well, a step takes about 2.75 ms instead of 7.00 ms: 2.55 times as"
+        "Once all waits are gone, too, a step takes about 2.75 ms instead of 7.00 ms: 2.55 times as"
         " fast."
     )
 
@@ -127,6 +143,7 @@ def test_operators_are_added_with_their_launches_forward_and_backward():
         "  2 × linear: 2 launches forward, 6 backward",
         "  1 × sgd_fused: 1 launch",
         "  1 × backward: 1 launch backward",
+        "  2 launches besides",
     ]
     assert host == "  host    4.00 + 0.62 = 4.62 ms"
 
@@ -160,15 +177,22 @@ def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
     _, _, alone, *_ = describe_change(ANSWER, parts, change, 1.4).splitlines()
     # 7 ms / 1.4 and 0.1 + 0.3 + 0.1 ms more.
     assert alone == (
-        "Alone, with this in its place, and while other lines wait: at least 1.27 times as fast."
+        "Only this changed, while other lines still wait: at most 5.50 ms a step, at least 1.27"
+        " times as fast."
     )
 
 
 def test_nothing_is_said_of_waits_that_take_next_to_nothing():
-    rows = [*ANSWER.rows[:-1], ["a step now", None, 4.01, None, 4.01]]
+    rows = [row for row in ANSWER.rows if row[0] not in ("sum", "a step now", "idle")]
+    rows += [
+        ["sum", 100.0, 4.0, 0.01, 3.0],
+        ["idle", None, None, None, 1.01],
+        ["a step now", None, 4.01, None, 4.01],
+    ]
     answer = QueryResult(COLUMNS, rows)
-    _, gain, *_ = describe_change(answer, ["train.py(32): train"], UNCHANGED, 1.3).splitlines()
+    _, gain, stay, *_ = describe_change(answer, ["train.py(32): train"], UNCHANGED).splitlines()
     assert gain == "After that, a step takes about 3.00 ms instead of 4.01 ms: 1.34 times as fast."
+    assert stay == "Waits that stay may add up to 0.01 ms."
 
 
 def test_less_work_on_the_device_scales_what_is_left_of_its_sum():

@@ -277,7 +277,7 @@ def test_gaps_of_one_length_before_the_same_work_are_one_line(draw):
     uses = [replace(use, largest_gaps=[*alike, other])]
     text = draw(render_summary, evidence_only(replace(summary, devices=uses)))
     listed = text.partition("longest gaps")[2].partition("\n\n")[0]
-    assert "gap begins lasts alike before" in " ".join(listed.split())
+    assert "gap begins lasts times before" in " ".join(listed.split())
     rows = re.findall(r"^ +(\d+) .* (\d+)  \S", listed, re.MULTILINE)
     assert rows == [("1", "3"), ("4", "1")]
 
@@ -535,10 +535,12 @@ def test_growth_that_a_fall_hides_is_not_compared(draw):
     hidden = replace(comparison.memory[0], fall_bytes=(5 << 20, 0), hides_growth=(True, False))
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[hidden])).split())
     assert "cannot tell → 4.0 MiB more each step in the long run, device 0" in shown
-    assert "5.0 MiB → 0 B largest fall between steps, device 0" in shown
+    assert "5.0 MiB → 0 B left by steps and freed later, device 0" in shown
     fell = replace(hidden, hides_growth=(False, False), peak_bytes=(100 << 20, 6 << 20))
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[fell])).split())
-    assert "5.0 MiB → 0 B largest fall between steps" in shown, "as large as the peak that is left"
+    assert "5.0 MiB → 0 B left by steps and freed later" in shown, (
+        "as large as the peak that is left"
+    )
 
 
 def test_a_comparison_counts_waits_as_a_check_does(draw):

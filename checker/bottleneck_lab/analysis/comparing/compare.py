@@ -349,7 +349,7 @@ def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange
             *key,
             medians(key, lambda use: use.peak_bytes),
             medians(key, lambda use: use.growth_bytes_per_step),
-            medians(key, lambda use: use.fall_bytes * use.is_sawtooth),
+            medians(key, lambda use: (use.late_bytes or use.fall_bytes) * use.is_sawtooth),
             hidden(key),
         )
         for key in sorted(everywhere)

@@ -48,8 +48,8 @@ def print_gaps(
     sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
 ) -> None:
     """Print the first `top` gaps: the number that `lab report --gap` takes, when it began, its
-    length, how many are of that length before the same work, and, of several devices, on which.
-    Those that devices have in common are one.
+    length, how many times one of that length comes before the same work, and, of several devices,
+    on which. Those that devices have in common are one.
     """
     rows, many = [], len(summary.devices) > 1
     for number, use, gap in gaps:
@@ -64,7 +64,7 @@ def print_gaps(
             where = device_names([use for _, use in of_devices], summary)
         alike.append(((length, where, after), (of_devices[0][0], at)))
     if alike:
-        sheet.path(f"{'gap':>4} {'begins':>9} {'lasts':>9} {'alike':>6}  before", indent=1)
+        sheet.path(f"{'gap':>4} {'begins':>9} {'lasts':>9} {'times':>6}  before", indent=1)
     for (length, where, after), of_length in group_alike(alike)[:top]:
         number, at = of_length[0]
         lead = sheet.safe(f"{number:>4} {at:>9} {length:>9} {len(of_length):>6}  ")
@@ -158,7 +158,7 @@ def print_memory(
             where = words.name_several("device", [each.device for each in alike])
         if len(summary.ranks) > 1:
             where = f"{words.name_several('rank', [each.rank for each in alike])}, {where}"
-        sheet.path(f"{sheet.fit(where, name_width):{name_width}} {levels}", indent=2)
+        sheet.line(levels, lead=f"{sheet.fit(where, name_width):{name_width}} ", indent=2)
         if not sentences[0]:
             for figure, what in parts:
                 sheet.line(what, indent=2, lead=f"{figure:>9}  ")
@@ -176,7 +176,7 @@ def _print_holders(
     """
     lines = tabulate_use(use, None if whole else TOP)
     print_causes(sheet, f"Lines that caused the memory at the peak: {where}", lines, code)
-    sheet.line(describe_late_lines(use.holders), indent=1)
+    sheet.line(describe_late_lines(use.holders, code), indent=1)
     if whole:
         print_blocks(sheet, use.holders)
 

@@ -377,7 +377,10 @@ def memory_tables(summary: Summary) -> Markup | None:
         for use in summary.memory
         if use.holders
     ]
-    late = [tag("p", describe_late_lines(use.holders), class_="soft") for use in summary.memory]
+    late = [
+        tag("p", describe_late_lines(use.holders, summary.code), class_="soft")
+        for use in summary.memory
+    ]
     if listed:
         return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held, late)
     return None
