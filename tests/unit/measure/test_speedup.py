@@ -668,11 +668,19 @@ def both_sides(learner, *, standards=None):
     )
 
     def side(name, function):
-        def call(inputs):
+        def hand_over(inputs):
             calls.append((name, *inputs))
-            return 0.5, [function(*inputs)]
+            return function(*inputs)
 
-        return SimpleNamespace(call=call, worker=SimpleNamespace(cpu_s=lambda: 0.0))
+        def collect(answer):
+            return 0.5, [answer]
+
+        return SimpleNamespace(
+            hand_over=hand_over,
+            collect=collect,
+            call=lambda inputs: collect(hand_over(inputs)),
+            worker=SimpleNamespace(cpu_s=lambda: 0.0),
+        )
 
     context = SimpleNamespace(rng=random.Random(1), settings=SpeedupSettings(), data=None)
     trusted = standards and side("standards", standards)
@@ -681,10 +689,10 @@ def both_sides(learner, *, standards=None):
     return workers, calls, compared
 
 
-def test_calls_that_nobody_times_may_have_inputs_of_their_own():
+def test_calls_that_nobody_times_may_have_inputs_of_their_own_and_run_beside_the_reference():
     workers, calls, _ = both_sides(lambda number: 2 * number)
     workers.judge_untimed(next(workers.untimed()))
-    assert calls == [("learner", 1.0), ("reference", 1.0)]
+    assert calls == [("reference", 1.0), ("learner", 1.0)]
     workers.time_pair(Case("only"))
     assert sorted(calls[2:]) == [("learner", 3.0), ("reference", 3.0)]
     assert workers.untimed_answers == 1
