@@ -67,7 +67,7 @@ def make_inputs(
     """
     draw = random.Random(int(rng.integers(1 << 62)))
     if case in _latest and not draw.randrange(ALIKE):
-        return [_alike(_latest[case])]
+        return [_alike(_latest.pop(case))]  # once: made again, it would be the same
     photo = _photograph(draw.choice(_files(data / traffic().PHOTOS)))
     _latest[case] = traffic().request(photo, traffic().SIZES[case], draw)
     return [_latest[case]]
