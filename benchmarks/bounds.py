@@ -161,8 +161,8 @@ class Run(make.Program):
 
     def ask(self, plan: Plan, without: str) -> None:
         """Ask the device for a value, where the plan has such waits."""
-        if "waits" in plan.switches and without != "waits":
-            self.item()
+        if "waits" in plan.switches:
+            self.item(waits=without != "waits")
 
 
 def run(plan: Plan, without: str = "") -> Run:

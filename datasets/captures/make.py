@@ -134,8 +134,8 @@ class Program:
             )
             self.host = round(until, 3)
 
-    def item(self) -> None:
-        """loss.item(): a copy of four bytes to the host and a wait."""
+    def item(self, *, waits: bool = True) -> None:
+        """loss.item(): a copy of four bytes to the host and a wait; or the copy alone."""
         start = self.host
         self._correlation += 1
         begin = round(max(self.host + 4.0, self.tail.get(COMPUTE_STREAM, 0.0)), 3)
@@ -152,7 +152,8 @@ class Program:
         self.add("cuda_runtime", "cudaMemcpyAsync", self.host, 6.0, correlation=self._correlation)
         self.tail[COMPUTE_STREAM] = round(begin + 1.5, 3)
         self.host = round(self.host + 6.0, 3)
-        self.wait()
+        if waits:
+            self.wait()
         self.add("cpu_op", "aten::item", start, self.host - start)
 
     def memory(self, size: int) -> None:

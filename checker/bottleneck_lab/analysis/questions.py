@@ -64,19 +64,24 @@ _MARKED = """SELECT ranges.name, count(*) AS times, sum(ranges.duration) AS ns
                    GROUP BY ranges.name"""
 """The host's time in a step besides its lines: loading, what a model charges, collections."""
 _CALLS_A_STEP = f"1.0 * count(*) / (SELECT many FROM {_STEPS}) AS calls_a_step"
+_LATE = """SELECT sum("end" - host_end) FROM counted"""
+"""The time from the end of the host's last step to that of the work that it had launched."""
+_LEAST_SHOWN_NS = 5_000
+"""A rest of a step below that is 0.00 ms."""
 _TOTAL = "sum(max(end - begun, 0)) / 1e6"
 """The time of rows that are counted so, ms."""
 
 
+SUM, IDLE, NOW = "sum", "idle", "a step now"
+AFTER_THE_HOST = "after the last step on the host"
+"""Rows with the sums of a step, and with what belongs to no line."""
 NO_ROWS = "the capture holds nothing of this kind"
 _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 
 _BUDGET = (
-    "Means over all steps and ranks. Host and device work at the same time: if nothing waited, a"
-    " step would take about as long as the longer of the two sums. Kernels and copies of a backward"
-    " count for {backward}. 'others': what earlier steps had launched and was still to be done, and"
-    " what no line launched."
+    "Means over all steps and ranks, in the order of the slower side's time, the host's with its"
+    " waiting. A backward's kernels and copies count for {backward}."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -216,6 +221,7 @@ QUESTIONS = (
                      - (SELECT coalesce(sum(ns), 0) FROM marked) AS ns FROM waited
             UNION ALL SELECT 2, 'host', name, times, ns FROM marked
             UNION ALL SELECT 3, 'host', 'waiting for the device', times, ns FROM waited WHERE times
+            UNION ALL SELECT 3.5, 'host', '{AFTER_THE_HOST}', NULL, ({_LATE})
             UNION ALL SELECT 4, 'device', part, times, ns FROM worked
             UNION ALL SELECT 5, 'device', 'idle', count(*), sum(duration) FROM idle)
         SELECT side, part, 1.0 * times / many AS times, ns / 1e3 / times AS each_us,
@@ -227,17 +233,17 @@ QUESTIONS = (
               SELECT 4.5, 'device', 'all but idle time', NULL,
                      (SELECT sum(duration) FROM recorded) - sum(duration) FROM idle)
         JOIN {_STEPS} AS steps
-        WHERE side = 'host' OR EXISTS (SELECT 1 FROM worked)
+        WHERE (side = 'host' OR EXISTS (SELECT 1 FROM worked))
+          AND (nth != 3.5 OR ns > many * {_LEAST_SHOWN_NS})
         ORDER BY nth, ns DESC
         """,
-        notes="Means over all steps and ranks; on the device the last step ends with its work. What"
-        " streams do at once is in each of their parts.",
+        notes="Means over all steps and ranks. What streams do at once is in each of their parts.",
         most=30,
         without="no steps are marked: call the profiler's step(), or `lab profile --schedule`",
     ),
     Question(
         "budget",
-        "What does each line take of a step on the host, without waits, and on the device?",
+        "What does each line launch, and take of a step on the host and on the device?",
         f"""
         WITH own AS (
             SELECT python.name AS part,
@@ -250,35 +256,52 @@ QUESTIONS = (
         started AS ({_STARTED}),
         parts AS (
             SELECT 1 AS nth, part, started.launches AS starts,
-                   own.ns - coalesce(waited.ns, 0) AS host, started.ns AS device
+                   own.ns - coalesce(waited.ns, 0) AS host, waited.ns AS waiting,
+                   started.ns AS device
             FROM own LEFT JOIN waited ON waited.line = own.part
             LEFT JOIN started ON started.line = own.part
-            UNION ALL SELECT 2, name, NULL, ns, NULL FROM ({_MARKED})),
+            UNION ALL SELECT 1, name, NULL, ns, NULL, NULL FROM ({_MARKED})),
         whole AS (
-            SELECT starts, (SELECT sum(duration) FROM recorded) AS wall,
-                   (SELECT sum(host_end - start) FROM counted)
-                     - (SELECT coalesce(sum(duration), 0) FROM waits) AS host,
-                   CASE WHEN starts THEN (SELECT sum(duration) FROM recorded)
-                     - (SELECT coalesce(sum(duration), 0) FROM idle) END AS device
-            FROM (SELECT nullif(count(*), 0) AS starts
-                  FROM device JOIN counted ON counted.rank = device.rank
-                    AND device.start >= counted.start AND device.start < counted."end"
-                  WHERE kind != 'sync'))
+            SELECT starts, waiting, coalesce(({_LATE}), 0) AS late,
+                   (SELECT sum(host_end - start) FROM counted) - coalesce(waiting, 0) AS host,
+                   CASE WHEN starts THEN recorded - coalesce(idle, 0) END AS device,
+                   CASE WHEN starts THEN coalesce(idle, 0) END AS idle
+            FROM (SELECT (SELECT nullif(count(*), 0)
+                          FROM device JOIN counted ON counted.rank = device.rank
+                            AND device.start >= counted.start AND device.start < counted."end"
+                          WHERE kind != 'sync') AS starts,
+                         (SELECT sum(duration) FROM waits) AS waiting,
+                         (SELECT sum(duration) FROM recorded) AS recorded,
+                         (SELECT sum(duration) FROM idle) AS idle)),
+        others AS (
+            SELECT nullif(starts - (SELECT coalesce(sum(starts), 0) FROM parts), 0) AS starts,
+                   nullif(host - (SELECT coalesce(sum(host), 0) FROM parts), 0) AS host,
+                   nullif(waiting - (SELECT coalesce(sum(waiting), 0) FROM parts), 0) AS waiting,
+                   nullif(device - (SELECT coalesce(sum(device), 0) FROM parts), 0) AS device
+            FROM whole)
         SELECT part, 1.0 * starts / many AS launches, host / 1e6 / many AS host_ms,
-               CASE nth WHEN 1 THEN host / 1e3 / starts END AS host_us_each,
-               device / 1e6 / many AS device_ms
-        FROM (SELECT * FROM parts
+               waiting / 1e6 / many AS waiting_ms, device / 1e6 / many AS device_ms
+        FROM (SELECT *, CASE WHEN (SELECT device > host FROM whole) THEN coalesce(device, 0)
+                        ELSE host + coalesce(waiting, 0) END AS slower FROM parts
               UNION ALL
-              SELECT 3, 'others', starts - (SELECT sum(starts) FROM parts),
-                     host - (SELECT sum(host) FROM parts),
-                     device - (SELECT sum(device) FROM parts) FROM whole
-              UNION ALL SELECT 4, 'sum', starts, host, device FROM whole
+              SELECT 2, 'others (of no line, or of earlier steps)', starts, host, waiting,
+                     max(device, 0), 0 FROM others
               UNION ALL
-              SELECT 5, 'a step now, with waits', NULL, wall, NULL FROM whole)
+              SELECT 3, 'at once on several streams', NULL, NULL, NULL, min(device, 0), 0
+              FROM others
+              UNION ALL SELECT 4, '{SUM}', starts, host, waiting, device, 0 FROM whole
+              UNION ALL SELECT 5, '{IDLE}', NULL, NULL, NULL, idle, 0 FROM whole
+              UNION ALL SELECT 6, '{AFTER_THE_HOST}', NULL, NULL, late, NULL, 0 FROM whole
+              UNION ALL
+              SELECT 7, '{NOW}', NULL, host + coalesce(waiting, 0) + late, NULL, device + idle, 0
+              FROM whole)
         JOIN {_STEPS} AS steps
         WHERE EXISTS (SELECT 1 FROM own)
-          AND (nth != 3 OR max(host, coalesce(device, 0)) > many * 1e3 OR starts > many * 0.04)
-        ORDER BY nth, max(host, coalesce(device, 0)) DESC
+          AND (nth NOT IN (2, 3, 6) OR starts >= many * 0.05
+            OR max(abs(coalesce(host, 0)), coalesce(waiting, 0), abs(coalesce(device, 0)))
+              > many * {_LEAST_SHOWN_NS})
+          AND (nth != 5 OR device IS NOT NULL)
+        ORDER BY nth, slower DESC, max(host, coalesce(device, 0)) DESC, starts DESC, part
         """,
         notes=_BUDGET.format(backward="the line of the forward"),
         emulated_notes=_BUDGET.format(backward="the line that calls it"),
@@ -375,10 +398,9 @@ QUESTIONS = (
               UNION ALL SELECT 2, * FROM each)
         GROUP BY part, line, operator, name ORDER BY part, total_ms DESC
         """,
-        notes="Percent: of the wall time. While the host waits, the device may work. A wait costs"
-        " the idle time after it: how long the device then has nothing to do, whatever line the"
-        " host is on, until it has launched more. Without any, a wait is harmless. The profiler's"
-        " own wait when it stops is left out.",
+        notes="Percent: of the wall time. A wait costs the idle time after it: how long the device"
+        " has nothing to do until the host, on whatever line, has launched more. A wait without any"
+        " is harmless: the device works meanwhile.",
         spare=("name", "calls", "total_ms", "ms_a_step"),
     ),
     Question(

@@ -162,6 +162,9 @@ class Summary(msgspec.Struct, frozen=True):
     """Share of the wall time in which the host was on the line that waits longest for the device;
     see `analysis.host.syncs.longest_waiting_line`.
     """
+    idle_after_waits: dict[str, int] = {}
+    """How long devices were idle after the host's waits (ns), by the line that waited; where no
+    lines were recorded by the outermost operator, or the call.    """
     batches_per_step: float = 0.0
     """How many full batches a device that was set by the machine's speed worked on in a step: more
     than one where it began with what had been handed over before. 0 on any other.
@@ -300,6 +303,7 @@ def _summary(
         batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,
         waiting_line_share=host.waiting_line_share,
+        idle_after_waits=_idle_after_waits(seen.devices),
         sides=sides,
     )
 
@@ -310,6 +314,15 @@ def _batches_per_step(timeline: Timeline, devices: Sequence[DeviceUse], steps: i
     if not batch_ns or not steps:
         return 0.0
     return float(sum(use.compute_ns for use in devices)) / batch_ns / steps
+
+
+def _idle_after_waits(devices: Sequence[DeviceUse]) -> dict[str, int]:
+    """Return how long devices were idle after the waits of each line, all together, ns."""
+    times: Counter[str] = Counter()
+    for use in devices:
+        for part in use.gap_causes:
+            times.update(dict(part.after))
+    return dict(times.most_common())
 
 
 class _HostSide(NamedTuple):

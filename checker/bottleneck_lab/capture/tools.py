@@ -13,7 +13,7 @@ from pathlib import Path
 from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.capture.workload import Workload, context_of, show_nothing
-from bottleneck_lab.catalog import Lab
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError, WorkloadError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -49,8 +49,7 @@ def locate(executable: str) -> str:
     if path is None:
         raise MachineError(
             f"{executable} is not installed: it is neither on PATH nor where CUDA puts it.",
-            f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory`"
-            " work.",
+            f"{how_to_get(executable)} Without it, `lab profile --tool torch` works.",
         )
     return str(path)
 
@@ -77,6 +76,27 @@ def locate_tool(tool: str) -> str | None:
     if tool in _EXECUTABLES:
         return locate(_EXECUTABLES[tool][0])
     return None
+
+
+def require_device(tool: str, lab: Lab, device: Device) -> None:
+    """Raise UsageError for a tool that can't record what a lab's workload does on a device."""
+    if device == "cuda" or tool not in ("ncu", "sanitizer", "memory"):
+        return
+    where = "the emulated device" if device == "virtual" else f"`{device}`"
+    remedy = f"`lab profile` without `--tool` records what runs on {where}."
+    if tool != "memory":
+        reason = f"`--tool {tool}` looks at CUDA kernels, and none run on {where}."
+        if "cuda" in lab.spec.devices and kind_of(lab).captured_work(tool):
+            remedy += " With an NVIDIA GPU, add `--device cuda`."
+    elif device == "virtual":
+        reason = f"`--tool memory` records PyTorch's own allocators, and {where} has another."
+        remedy = (
+            f"`lab profile` without `--tool` records {where}, and its allocations where the lab"
+            " counts memory."
+        )
+    else:
+        return
+    raise UsageError(reason, remedy)
 
 
 def describe(out: Path, tool: str, files: list[str], **more: object) -> None:

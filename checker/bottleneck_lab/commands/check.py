@@ -26,7 +26,9 @@ from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import mismatch, shipped_remedies
 from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
+from bottleneck_lab.course.solution_gains import SOLUTION, solution_gains
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.quiet import busy_cores_allowed, describe_others, wait_until_quiet
 from bottleneck_lab.report.console.compiled import render_compiled
@@ -122,6 +124,8 @@ def command(
             warning = mismatch(captures[-1], attempt.verdict)
         if warning and attempt.verdict.reason not in (*NOT_RUN, *NOT_RIGHT, "wrong diagnosis"):
             say(f"\nCapture {warning}", style="yellow")
+        if others := _others_gains(workspace, attempt.verdict):
+            say(f"\n{others}")
         if attempt.verdict.outcome == "PASS" and (number := _remedies(workspace)):
             say(
                 f"\n`lab report {number}` says what usually helps against what it found in the"
@@ -130,6 +134,20 @@ def command(
         note(f"Recorded as check {attempt.number}; `lab history` lists all.")
         say_next_step(workspace, checked.attempts, checked.record)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def _others_gains(workspace: Workspace, verdict: Verdict) -> str:
+    """Return what the reference solution gains, and the fastest script of its write-up; "" before a
+    pass, and where neither was measured or speed is not what the lab is about.
+    """
+    gains, prediction = solution_gains(workspace.lab), verdict.prediction
+    if verdict.outcome != "PASS" or verdict.device != "virtual" or SOLUTION not in gains:
+        return ""
+    if prediction is None or prediction.quantity != "time":
+        return ""
+    own, most = gains[SOLUTION], max(gains.values())
+    fastest = f", the fastest script known to us {most:.2f}x" if most > own else ""
+    return f"The reference solution reaches {own:.2f}x{fastest}."
 
 
 def _remedies(workspace: Workspace) -> int | None:

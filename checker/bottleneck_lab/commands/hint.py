@@ -42,8 +42,9 @@ def command(
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
     opened = allowed.hints
     earlier = {hint.index for hint in load_hints(workspace)}
-    if not again and not json and latest_pass(load_attempts(workspace)):
-        note("You have passed this lab: hints may be about what you have mended already.")
+    passed = latest_pass(load_attempts(workspace)) is not None
+    if not again and not json and passed:
+        note("You have passed this lab: a hint may still help to go further.")
     if not again and not json and next_hint(workspace) == _last_open(workspace, opened):
         _confirm_last()
     taken = None if again else take_hint(workspace, opened)
@@ -64,7 +65,7 @@ def command(
             say(_why_none(len(rows), len(hints), allowed))
         if taken is not None and is_blind(workspace):
             note(_describe_cost(taken + 1, len(hints)))
-        if taken is not None and (skipped := taken - 1 - max(earlier, default=-1)):
+        if taken is not None and not passed and (skipped := taken - 1 - max(earlier, default=-1)):
             note(f"{counted(skipped, 'hint')} skipped: about what is right already.")
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")

@@ -23,6 +23,7 @@ from bottleneck_lab.capture.tools import (
     locate_tool,
     profile_workload,
     record,
+    require_device,
 )
 from bottleneck_lab.capture.workload import Workload
 from bottleneck_lab.commands.screen import console, progress
@@ -411,9 +412,10 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
     workspace = open_workspace(workspace_root)
     workspace.require_current()
     require_torch("`lab profile`")
-    locate_tool(tool)
     lab = workspace.lab
     chosen = choose_device(lab, device or workspace.info.device)
+    require_device(tool, lab, chosen)
+    locate_tool(tool)
     workload = Workload(lab, workspace.root, chosen, data_folder(lab))
     if others := describe_others(kind_of(lab).cores(lab, chosen)):
         note(f"{others}: the capture's times will be too long.")

@@ -149,10 +149,11 @@ With = Annotated[
     list[str] | None,
     typer.Option(
         "--with",
-        metavar="N|TIME",
+        metavar="WORK",
         help=(
-            "ask budget: add launches of your own (3), time of the host (0.2ms) or of the device"
-            " (device:0.2ms), in place of what is left out; repeatable."
+            "ask budget: add launches of your own (3), operators of the emulated device"
+            ' ("6*layer_norm,gelu"), time of the host (0.2ms) or of the device (device:0.2ms), in'
+            " place of what is left out; repeatable."
         ),
     ),
 ]
@@ -489,7 +490,13 @@ def _query(
             alone = what_if.gain(Removal(scopes=tuple(parts)))
             no_waits = what_if.gain(WAITS._replace(scopes=tuple(parts)))
             others_wait = alone and no_waits and no_waits > WORTH_A_WORD * alone
-            sums = describe_change(result, parts, change, alone if others_wait else None)
+            sums = describe_change(
+                result,
+                parts,
+                change,
+                alone if others_wait else None,
+                emulated=subject.timeline().emulated,
+            )
     if question:
         say(question.asks, style="bold")
         _warn_of_quality(subject.timeline())

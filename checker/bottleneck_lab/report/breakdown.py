@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO, ceiling
 from bottleneck_lab.analysis.causes import CAUSE_OF
@@ -16,6 +16,7 @@ from bottleneck_lab.analysis.device.use import SHORT_GAP_NS, DeviceUse
 from bottleneck_lab.analysis.findings import LEAST_GAIN, Finding
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
+from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
 from bottleneck_lab.analysis.ranks.collectives import (
     BEFORE_ITS_STEP,
@@ -471,34 +472,60 @@ def describe_removal(
         )
     rest_ns = max(working_ns - part.ns, working_ns / HIGHEST_RATIO)
     left_ns = working_ns / gain
-    left = words.format_duration(left_ns / devices)
     each = " on each device" if devices > 1 else ""
     ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
-    others = {
-        "synchronisation": "without the short calls that fetch values",
-        "launch": "with the same operators",
-    }
-    alike = others.get(part.cause, "with the same work")
-    sentence = f"Without that time, and {alike}, {whole} would be {bound} {ratio} as fast."
-    more = " A fix that also saves work can gain more."
-    rest, pause = words.format_duration(rest_ns / devices), words.format_duration(PAUSE_NS)
+    alike = "with the same operators" if part.cause == "launch" else "with the same work"
+    sentence = f"Without that time, {alike}, {whole} would be {bound} {ratio} as fast{each}"
+    left, rest = (words.format_duration(ns / devices) for ns in (left_ns, rest_ns))
+    reason = ""
     if left == rest:
-        return f"{sentence}{more}"
-    if left_ns < rest_ns:
-        reason = f"part of that would overlap, on the host and on the device, which leaves {left}"
+        pass
+    elif left_ns < rest_ns:
+        reason = "more of the host's and the device's work would overlap"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = "the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
         reason = "what the host did meanwhile, such as launches, would still take its time"
     elif part.cause == "launch":
+        pause = words.format_duration(PAUSE_NS)
         reason = (
             f"a device still pauses for about {pause} after each kernel that has waited in its"
             " queue"
         )
     else:
         reason = "other work that ran beside it would still take its time"
-    total = words.format_duration(working_ns / devices)
-    return f"{sentence} {total} less that time is {rest}{each}; {reason}.{more}"
+    because = f": {reason}" if reason else ""
+    return f"{sentence}{because}. A fix that also saves work can gain more."
+
+
+class Wait(NamedTuple):
+    """The waits at one place: who waited and for what, its source, how long it waited, and how long
+    devices were idle afterwards, ns; with the rows that they are the sum of.
+    """
+
+    name: str
+    code: str
+    waiting_ns: int
+    idle_ns: int
+    rows: list[SyncRow]
+
+
+def waits_by_cost(summary: Summary) -> list[Wait]:
+    """Return the host's waits by line, or by operator or call where none was recorded, each
+    described by its longest; those first after which devices were idle longest.
+    """
+    places = group_alike((row.line or row.caused_by or row.name, row) for row in summary.syncs)
+    waits = [
+        Wait(
+            capture_words.describe_wait(rows[0]),
+            summary.code.get(rows[0].line, ""),
+            sum(row.total_ns for row in rows),
+            summary.idle_after_waits.get(place, 0),
+            rows,
+        )
+        for place, rows in places
+    ]
+    return sorted(waits, key=lambda wait: (-wait.idle_ns, -wait.waiting_ns))
 
 
 def describe_short_gaps(devices: Sequence[DeviceUse]) -> str:

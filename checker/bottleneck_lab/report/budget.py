@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from bottleneck_lab.analysis.host.lines import LINE, without_folders
 from bottleneck_lab.analysis.query import QueryResult
+from bottleneck_lab.analysis.questions import AFTER_THE_HOST, IDLE, NOW, SUM
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.operator_launches import OPERATORS, find_operator
+from bottleneck_lab.report.words import format_count, format_rounded
 from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.wording import counted, list_numbers
 
@@ -19,10 +22,11 @@ WORTH_A_WORD = 1.01
 """Waits whose end gains less than that are none to speak of."""
 LEAST_LEFT = 1e-3
 """Less than this part (0-1) of a sum is what rounding leaves."""
-NOW, SUM = "a step now, with waits", "sum"
+_SIDES = ("host_ms", "waiting_ms", "device_ms")
 WITHOUT_WAITS, NOT_IDLE = "all but waits", "all but idle time"
 _ADDED = re.compile(
     r"(?P<count>[1-9]\d*)|((?P<side>device):)?(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)"
+    r"|((?P<calls>[1-9]\d*) ?\* ?)?(?P<operator>[A-Za-z_][\w.]*)"
 )
 _OWN_WORK = ", and what your own code takes there: `--with device:0.2ms`"
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
@@ -38,8 +42,9 @@ def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
 
 class Change(NamedTuple):
     """A change of a step: parts that are left out, as `find_parts` takes them; what is added in
-    their place, launches such as `3`, time of the host such as `0.2ms` or of the device such as
-    `device:0.2ms`; and the share (0-1) of the device's other work that remains.
+    their place, launches such as `3`, operators such as `6*layer_norm`, time of the host such as
+    `0.2ms` or of the device such as `device:0.2ms`, several with commas; and the share (0-1) of the
+    device's other work that remains.
     """
 
     without: Sequence[str] = ()
@@ -51,17 +56,29 @@ UNCHANGED = Change()
 
 
 def describe_change(
-    answer: QueryResult, parts: Sequence[str], change: Change, alone: float | None = None
+    answer: QueryResult,
+    parts: Sequence[str],
+    change: Change,
+    alone: float | None = None,
+    *,
+    emulated: bool = False,
 ) -> str:
     """Return what these parts take, and what a step would take after the change if nothing waited,
     too, with both sums. `alone`: how many times as fast a step is without the parts while other
-    lines still wait, where that is known; told where waits matter.
+    lines still wait, where that is known; told where waits matter. `emulated`: the capture is one
+    of the emulated device.
 
-    Raises UsageError for what cannot be added, and for launches where none has a price.
+    Raises UsageError for what cannot be added, for launches where none has a price, and for
+    operators of another device than the emulated one.
     """
     rows = _rows(answer)
     taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
     added = _read_added(change.added)
+    if added.operators and not emulated:
+        raise UsageError(
+            "What an operator launches is known of the emulated device only.",
+            "Give launches, as in `--with 3`: `--ask line-operators` shows what a line calls.",
+        )
     if added.launches and not each_us:
         raise UsageError(
             "`--with` counts launches at what one costs the host here, and no line of this capture"
@@ -77,9 +94,14 @@ def describe_change(
     lines = [f"Left out: {_describe_parts(parts, taken)}."] * bool(parts)
     if change.added:
         lines.append(f"Added: {added.describe(each_us)}.")
+        lines += [
+            f"  {OPERATORS[name].describe(name, times)}" for name, times in added.operators.items()
+        ]
     if change.device_share != 1:
         lines.append(f"Of the device's other work, {change.device_share:.0%} remains.")
-    takes = f"a step takes about {left_ms:.4g} ms instead of {now_ms:.4g} ms"
+    takes = (
+        f"a step takes about {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms"
+    )
     gain, waits_gone = now_ms / left_ms, now_ms / max(host.whole, device.whole)
     if waits_gone < WORTH_A_WORD:
         lines.append(f"After that, {takes}: {gain:.2f} times as fast.")
@@ -122,19 +144,23 @@ class _Sum(NamedTuple):
 
     def describe(self) -> str:
         """Return what is left, as it is worked out."""
-        terms = f"{self.whole:.4g}" + f" − {self.taken:.4g}" * bool(self.taken)
+        whole = format_rounded(self.whole)
+        terms = whole + f" − {format_rounded(self.taken)}" * bool(self.taken)
         if self.share != 1:
             terms = f"({terms})" * bool(self.taken) or terms
             terms += f" × {self.share:.4g}"
-        terms += f" + {self.new:.4g}" * bool(self.new)
-        left = f"{self.left:.4g}" if self.left > LEAST_LEFT * self.whole else "about 0"
-        return f"{left} ms" if terms == f"{self.whole:.4g}" else f"{terms} = {left} ms"
+        terms += f" + {format_rounded(self.new)}" * bool(self.new)
+        left = format_rounded(self.left) if self.left > LEAST_LEFT * self.whole else "about 0"
+        return f"{left} ms" if terms == whole else f"{terms} = {left} ms"
 
 
 class _Added(NamedTuple):
-    """Work that takes the place of a step's: launches, and ms on the host and on the device."""
+    """Work that takes the place of a step's: launches, those of operators among them, how many
+    times each operator is called, and ms on the host and on the device.
+    """
 
     launches: int
+    operators: dict[str, int]
     host_ms: float
     device_ms: float
 
@@ -142,8 +168,8 @@ class _Added(NamedTuple):
         """Return the work in words; `each_us`: what a launch costs the host."""
         count = f"{counted(self.launches, 'launch', 'launches')} at {each_us:.3g} µs of the host"
         parts = [count] * bool(self.launches)
-        parts += [f"{self.host_ms:.4g} ms of the host"] * bool(self.host_ms)
-        parts += [f"{self.device_ms:.4g} ms of the device"] * bool(self.device_ms)
+        parts += [f"{format_rounded(self.host_ms)} ms of the host"] * bool(self.host_ms)
+        parts += [f"{format_rounded(self.device_ms)} ms of the device"] * bool(self.device_ms)
         return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
 
 
@@ -152,18 +178,28 @@ def _rows(answer: QueryResult) -> dict[str, dict[str, float]]:
 
 
 def describe_sides(answer: QueryResult) -> str:
-    """Return which side of a step is the slower one without waits, by the answer to `budget` or
-    `step`; empty without an accelerator.
+    """Return how each side of a step adds up, and which one is the slower without waits, by the
+    answer to `budget` or `step`; empty without an accelerator.
     """
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     sums = {row["part"]: row for row in rows}
-    if SUM in sums:
-        host, device = sums[SUM]["host_ms"], sums[SUM]["device_ms"]
-    else:
-        host, device = (sums.get(part, {}).get("ms_a_step") for part in (WITHOUT_WAITS, NOT_IDLE))
-    if not host or not device:
+    if SUM not in sums:
+        each = {part: row["ms_a_step"] for part, row in sums.items()}
+        host, device = each.get(WITHOUT_WAITS), each.get(NOT_IDLE)
+        return compare_sides(host, device, device + (each[IDLE] or 0)) if host and device else ""
+    host, waiting, device = (sums[SUM][side] or 0.0 for side in _SIDES)
+    if not device:
         return ""
-    return compare_sides(host, device, sums[NOW]["host_ms"] if NOW in sums else 0.0)
+    now_ms, idle = sums[NOW]["host_ms"], sums[IDLE]["device_ms"]
+    late = ""
+    if AFTER_THE_HOST in sums:
+        late = f" and is done {format_rounded(sums[AFTER_THE_HOST]['waiting_ms'])} early"
+    return (
+        f"A step takes {format_rounded(now_ms)} ms now: the host works {format_rounded(host)}"
+        f"{',' if late else ' and'} waits {format_rounded(waiting)}{late}, the device works"
+        f" {format_rounded(device)} and idles {format_rounded(idle)}."
+        f" {compare_sides(host, device, now_ms)}"
+    )
 
 
 def compare_sides(host_ms: float, device_ms: float, now_ms: float = 0.0) -> str:
@@ -172,32 +208,37 @@ def compare_sides(host_ms: float, device_ms: float, now_ms: float = 0.0) -> str:
     """
     slower, other = ("host", "device") if host_ms > device_ms else ("device", "host")
     longer_ms, shorter_ms = max(host_ms, device_ms), min(host_ms, device_ms)
-    gain = ""
+    rest = "Only less work there saves more."
     if now_ms > WORTH_A_WORD * longer_ms:
-        gain = f", {now_ms / longer_ms:.2f} times as fast as now"
+        gain = f"{now_ms / longer_ms:.2f} times as fast as now"
+        rest = f"That is {gain}; only less work there saves more."
     return (
-        f"Without waits the {slower} is the slower side: {longer_ms:.4g} ms a step, against"
-        f" {shorter_ms:.4g} on the {other}. Once nothing waits, a step takes as long as the"
-        f" {slower}{gain}, and only less work there saves more."
+        f"Without waits the {slower} is the slower side: {format_rounded(longer_ms)} ms a step,"
+        f" against {format_rounded(shorter_ms)} on the {other}. {rest}"
     )
 
 
 def _read_added(texts: Sequence[str]) -> _Added:
     """Return the work that these texts add; raise UsageError for anything else."""
-    launches, ms = 0, {"host": 0.0, "device": 0.0}
-    for text in texts:
-        match = _ADDED.fullmatch(text.strip())
+    launches, operators, ms = 0, dict[str, int](), {"host": 0.0, "device": 0.0}
+    for text in (part.strip() for each in texts for part in each.split(",")):
+        match = _ADDED.fullmatch(text)
         if not match:
             raise UsageError(
-                f"'{text}' is neither a number of launches nor a time.",
-                "`--with` takes launches, as `--with 3`, time of the host, as `--with 0.2ms`, or of"
-                " the device, as `--with device:0.2ms`.",
+                f"'{text}' is neither launches, an operator nor a time.",
+                "`--with` takes launches, as `--with 3`, operators, as `--with"
+                ' "6*layer_norm,gelu"`, time of the host, as `--with 0.2ms`, or of the device, as'
+                " `--with device:0.2ms`.",
             )
         if match["unit"]:
             ms[match["side"] or "host"] += float(match["time"]) * _UNITS_MS[match["unit"]]
-        else:
+        elif match["count"]:
             launches += int(match["count"])
-    return _Added(launches, ms["host"], ms["device"])
+        else:
+            name, calls = find_operator(match["operator"]), int(match["calls"] or 1)
+            operators[name] = operators.get(name, 0) + calls
+            launches += calls * (OPERATORS[name].forward + OPERATORS[name].backward)
+    return _Added(launches, operators, ms["host"], ms["device"])
 
 
 def _add_up(rows: dict[str, dict[str, float]], parts: Sequence[str]) -> dict[str, float]:
@@ -225,16 +266,24 @@ def _describe_parts(parts: Sequence[str], taken: dict[str, float]) -> str:
         for file, each in numbers.items()
     ]
     names, verb = " and ".join([*lines, *others]), "is" if len(parts) == 1 else "are"
-    host, launches = f"{taken['host_ms']:.4g} ms on the host", f"{round(taken['launches'], 1):,g}"
+    host, launches = (
+        f"{format_rounded(taken['host_ms'])} ms on the host",
+        format_count(taken["launches"]),
+    )
     if not taken["launches"]:
         return f"{names} {verb} {host}"
     noun = "launch" if launches == "1" else "launches"
-    return f"{names} {verb} {launches} {noun}, {host} and {taken['device_ms']:.4g} ms on the device"
+    device = f"{format_rounded(taken['device_ms'])} ms on the device"
+    return f"{names} {verb} {launches} {noun}, {host} and {device}"
 
 
 def _price_us(rows: dict[str, dict[str, float]]) -> float:
     """Return what a launch of the answer costs the host (µs); 0 where nothing is launched."""
-    each = [row["host_us_each"] for row in rows.values() if row["host_us_each"]]
+    each = [
+        1e3 * row["host_ms"] / row["launches"]
+        for part, row in rows.items()
+        if row["launches"] and LINE.match(without_folders(part))
+    ]
     return median(each) if each else 0.0
 
 
@@ -246,7 +295,7 @@ def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
     first, _, last = numbers.partition("-")
     own = {part: match for part in rows if (match := LINE.match(without_folders(part)))}
     if not (first.isdecimal() and (last or first).isdecimal()):
-        others = [part for part in rows if part not in (*own, SUM, NOW)]
+        others = [part for part in rows if part not in (*own, SUM, IDLE, NOW, AFTER_THE_HOST)]
         # What a model charges whatever a program does cannot be left out.
         parts = [each for each in others if each.startswith(given) and not FIXED_PRICE.search(each)]
     else:

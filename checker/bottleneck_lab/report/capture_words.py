@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
@@ -19,7 +17,7 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report.budget import compare_sides
 from bottleneck_lab.report.kernel_names import cut_name, short_name
 from bottleneck_lab.report.words import format_duration, format_flops, format_share
-from bottleneck_lab.trace.names import FIXED_PRICE, LINES_OF
+from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import Thread, Timeline
 from bottleneck_lab.wording import counted
 
@@ -44,11 +42,15 @@ NO_FINDINGS = (
 )
 
 PRICES = {
-    "fixed charge of a step (modelled)": "for a step's Python besides its operators",
-    "batch from a worker (modelled)": "for a batch that a loader's worker hands over, in place of"
-    " loading it",
+    "fixed charge of a step (modelled)": "The fixed charge is a step's Python besides its"
+    " operators: every step has it.",
+    "batch from a worker (modelled)": "A batch from a worker costs this in place of loading it.",
 }
 """The prices of the host's model, by the names of its ranges."""
+IDLE_IN_PRICES = (
+    "Modelled charges are Python that every step has besides its operators. The device idles"
+    " through them only while it has nothing queued."
+)
 
 NONE_OF_MEMORY = "No finding is about memory."
 OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
@@ -84,25 +86,21 @@ OTHERS = {
 
 OTHER_OPERATORS = "other operators"
 
-WAITED = "Where the host waited for the device, by share of the wall time"
+WAITED = "Where the host waited for the device, in % of the wall time"
 
-WAITED_BESIDE = "The device works during most of this; only its idle time, above, is lost."
+COST_OF_WAITS = (
+    "A wait costs the idle time after it: the device has nothing to do until the host has launched"
+    " more."
+)
+WORKS_MEANWHILE = "During most of the waiting, the device works."
 
 ONLY_IDLE = (
     "Only the time in which the device was idle for this reason counts here; the whole time of each"
     " line stands further below."
 )
 
-AFTER_WAITS = (
-    "Each row is a place where the host waits, with the time that the device was idle afterwards:"
-    " its queue was empty until the host had launched more. The waiting itself stands further"
-    " below."
-)
 AWAITED_ROOM = 60
 """A kernel's name of more characters is shortened where it stands in a sentence."""
-
-MOSTLY = 0.9
-"""Work that runs for this share (0-1) of a wait is what the wait is for."""
 
 SETS_THE_PACE = 0.8
 """A part that fills this share (0–1) of a token's time sets its pace."""
@@ -132,18 +130,10 @@ def describe_fixed_prices(names: Iterable[str]) -> str:
     """State what the fixed prices of the modelled host are, of those ranges that have these names
     and of the idle time that comes of them; empty where none is named.
     """
-    fixed = [name for name in dict.fromkeys(names) if FIXED_PRICE.search(name)]
-    idle = any(name.endswith(CAUSE_OF["fixed"].label) for name in names)
-    if not fixed and not idle:
-        return ""
-    prices = [f"'{name}', {PRICES[name]}" for name in fixed if name in PRICES]
-    what = f" ({'; '.join(prices)})" if prices else ""
-    if idle:
-        return (
-            f"Modelled charges stay, whatever you do{what}. But the device idles through them only"
-            " while it has no work queued: with less to launch or to wait for, the host gets ahead."
-        )
-    return f"Modelled charges are what the host's model takes{what}: they stay, whatever you do."
+    names = list(dict.fromkeys(names))
+    if any(name.endswith(CAUSE_OF["fixed"].label) for name in names):
+        return IDLE_IN_PRICES
+    return " ".join(PRICES[name] for name in names if name in PRICES)
 
 
 def name_lines_track(track: Thread, threads: Sequence[Thread]) -> str:
@@ -267,15 +257,8 @@ def describe_evidence(finding: Finding) -> str:
     """Return a finding's evidence, and what its gain is of where that is more than the line that
     the evidence names.
     """
-    if not finding.of_all:
-        return finding.evidence
-    fetched = ""
-    if finding.id == "sync-stalls":
-        fetched = ", and of the short calls that fetch the values"
-    return (
-        f"{finding.evidence} The gain is that of all such places together{fetched}, not of this one"
-        " alone."
-    )
+    of_all = " The gain is that of all such places together." * finding.of_all
+    return f"{finding.evidence}{of_all}"
 
 
 def main_findings(summary: Summary) -> list[Finding]:
@@ -304,13 +287,12 @@ def describe_bounds(findings: Sequence[Finding]) -> str:
 
 def describe_wait(row: SyncRow) -> str:
     """State who waited, and for what: the line where the capture has lines, else what called; and
-    how long that ran of the waiting, where other work took much of it.
+    the other line whose work it waited for, else the work itself.
     """
-    awaited = cut_name(short_name(row.awaited), AWAITED_ROOM)
-    what, part = describe_awaited(msgspec.structs.replace(row, awaited=awaited)), ""
-    if row.awaited_ns < MOSTLY * row.total_ns:
-        part = f"{format_duration(row.awaited_ns)} of it "
-    return f"{row.line or row.caused_by or row.name}{f', {part}for {what}' if what else ''}"
+    work = cut_name(short_name(row.awaited), AWAITED_ROOM)
+    if row.awaited_line not in ("", row.line):
+        work = f"work of {row.awaited_line.partition(':')[0]}"
+    return f"{row.line or row.caused_by or row.name}{f', for {work}' if work else ''}"
 
 
 def describe_waiting_line(summary: Summary) -> str:
@@ -324,10 +306,10 @@ def describe_waiting_line(summary: Summary) -> str:
     return f"Of {sum(calls.values()):.3g} waits a step, {calls[line]:.3g} are on {line}."
 
 
-def explain_waits(rows: Sequence[SyncRow]) -> str:
-    """Say that the device works during most of the host's waits; "" where it does not."""
+def explain_waits(rows: Sequence[SyncRow], *, costs: bool = True) -> str:
+    """State what a wait `costs`, and that the device works during most waits, if it does."""
     works = 2 * sum(row.busy_ns for row in rows) > sum(row.total_ns for row in rows)
-    return WAITED_BESIDE if works else ""
+    return " ".join([COST_OF_WAITS] * costs + [WORKS_MEANWHILE] * works)
 
 
 def describe_awaited(row: SyncRow) -> str:

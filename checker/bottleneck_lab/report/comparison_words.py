@@ -100,6 +100,15 @@ _OUTCOMES = {
 }
 
 
+_COMPARED: dict[Unit, str] = {
+    "step": "a step",
+    "image": "an image",
+    "kernel": "your kernels",
+    "recording": "the recording",
+}
+"""What a ratio is of, by the unit of a comparison."""
+
+
 def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
     """Return what the comparison comes to, a line each, and whether the first of them is better or
     worse. In a lab about memory its peak comes first, of the device that had most.
@@ -130,10 +139,11 @@ def describe_speedup(comparison: Comparison) -> str:
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
     if not interval:
         interval = "modelled" if comparison.repeats else "no interval"
-    ratio, mean = f"{comparison.speedup:.2f}x ({interval})", comparison.mean_speedup
+    speedup, mean = f"{comparison.speedup:.2f}x", comparison.mean_speedup
+    ratio = f"{speedup} for {_COMPARED[comparison.unit]} ({interval})"
     if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         typical = "a typical pair of captures" if comparison.pairs > 1 else "a typical one"
-        ratio = f"{mean:.2f}x by the mean {comparison.unit}, {ratio} by {typical}"
+        ratio = f"{mean:.2f}x by the mean {comparison.unit}, {speedup} ({interval}) by {typical}"
     outcome = _OUTCOMES[comparison.outcome]
     changed = comparison.outcome in ("better", "worse")
     if changed and comparison.pairs == 1 and not comparison.load_known:
@@ -437,9 +447,8 @@ def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
-        "charge: a price of the host's model, for a step's Python or for a batch from a loader's"
-        " worker in place of loading it. A charge itself does not change; the device idles"
-        " through more or less of it, as the host is less or further ahead."
+        "charge: the model's fixed price of a step's Python, or of a batch from a loader's worker."
+        " It stays the same; the device idles through more or less of it."
     )
 
 
@@ -466,9 +475,10 @@ def _describe_kernels(comparison: Comparison) -> str:
     same.
     """
     kernels = comparison.kernels_per_step
-    if not kernels or kernels[0] == kernels[1]:
+    if not kernels:
         return ""
-    return f"{kernels[0]:,.4g} → {kernels[1]:,.4g} kernels a step"
+    before, after = (f"{count:,.0f}" if count >= 10 else f"{count:.3g}" for count in kernels)
+    return f"{before} → {after} kernels a step" if before != after else ""
 
 
 def title_group(comparison: Comparison, group: str) -> str:

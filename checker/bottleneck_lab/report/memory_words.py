@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Caller, Holder, StepBlocks
+from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Holder, StepBlocks
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation
 from bottleneck_lab.report import words
 from bottleneck_lab.wording import counted
@@ -17,11 +17,7 @@ SMALL = 0.01
 """Less than this part of the peak is not worth a sentence."""
 
 MIB = 1 << 20
-CALLERS = 4
-"""So many of the lines that call one are listed."""
 ALLOCATED_ONLY = "All of this is allocated. Free blocks that an allocator keeps are not counted."
-COLUMNS = ("blocks", "at the peak", "growth", "kept or freed")
-"""The columns of the table of lines behind their names and what they hold in the end."""
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
@@ -69,7 +65,7 @@ def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
     neither is so. `blind`: without what that is a sign of.
     """
     grows = use.growth_bytes_per_step > 0
-    sign = "" if blind else ", as reference cycles are"
+    sign = "" if blind else ", like reference cycles"
     if use.period_steps:
         much = grows or use.fall_bytes >= UNEVEN * use.peak_bytes
         return _describe_regular_fall(use, sign) if much else ""
@@ -87,20 +83,18 @@ def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
 
 
 def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
-    """Return what falls at equal distances, and by how much memory falls where it also grows."""
-    before = use.period_steps - 1
-    kept = fall = ""
-    if use.growth_bytes_per_step > 0:
-        kept = f"{describe_growth(use)} for good, and "
-        fall = (
-            f" That step itself keeps {describe_growth(use)}, so memory falls by"
-            f" {words.format_bytes(use.fall_bytes)}."
-        )
-    left = "the step before has" if before == 1 else f"the {before:,} steps before have"
+    """Return what a step leaves where memory falls at equal distances: all of it first, since a
+    partial fix may only move some from what is kept to what is freed later.
+    """
+    late_bytes = use.late_bytes // (use.period_steps - 1)
+    until = f"until memory next falls (every {use.period_steps:,} steps){sign}"
+    late = words.format_bytes(late_bytes)
+    kept_bytes = use.growth_bytes_per_step
+    if kept_bytes <= 0:
+        return f"A step leaves {late} behind {until}."
     return (
-        f"A step adds about {kept}{words.format_bytes(use.late_bytes // before)} that is freed only"
-        f" steps later{sign}. Every {use.period_steps:,} steps, the"
-        f" {words.format_bytes(use.late_bytes)} that {left} left is freed at once.{fall}"
+        f"A step leaves {words.format_bytes(kept_bytes + late_bytes)} behind:"
+        f" {describe_growth(use)} for good, and {late} {until}."
     )
 
 
@@ -120,26 +114,33 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
     """Return the parts of the peak, then the peak: a figure and its words each. They add up as they
     are printed.
     """
-    peak = (words.format_bytes(use.peak_bytes), "at the peak")
+    peak = (words.format_bytes(use.peak_bytes), f"at the peak{_locate_peak(use)}")
     if use.hides_growth or use.growth_bytes_per_step <= 0:
         return [(words.format_bytes(use.first_bytes), "at the start"), peak]
     share = words.format_share(use.kept_bytes / max(use.peak_bytes, 1))
     kept = (
         f"kept for good by the {use.steps - 1:,} recorded steps before the last: {share} of the"
-        f" peak, {describe_growth(use)} more each step"
+        " peak"
     )
     parts = [(use.first_bytes, _describe_start(use)), (use.kept_bytes, kept)]
-    own = "what the last step needs, and what it leaves behind"
+    own = "the last step's own"
     if late_bytes := _late_at_peak(use):
-        parts.append(
-            (late_bytes, "freed only steps later: what steps have left since memory last fell")
-        )
+        parts.append((late_bytes, "freed later: left by the steps since memory last fell"))
     elif use.fall_bytes > SMALL * use.peak_bytes:
-        own = "what is freed only steps later, and what the last step needs"
+        own = "what is freed later, and the last step's own"
     own_bytes = _as_printed(use.peak_bytes) - sum(_as_printed(size) for size, _ in parts)
     if own_bytes > SMALL * use.peak_bytes:
-        parts.append((round(own_bytes), f"the rest: {own}"))
+        parts.append((round(own_bytes), own))
     return [*((words.format_bytes(size), what) for size, what in parts), peak]
+
+
+def _locate_peak(use: MemoryUse) -> str:
+    """Return in which step and line the peak lies, as far as it is known."""
+    step = use.peak_step and f": in {use.peak_step}"
+    if use.peak_step_number:
+        step = f": in step {use.peak_step_number:,} of the run ({use.peak_step})"
+    line = f"{', ' if step else ': '}at {use.peak_line}" if use.peak_line else ""
+    return f"{step}{line}"
 
 
 def describe_peak_without_steps(use: MemoryUse) -> str:
@@ -153,7 +154,8 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
     left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
     return (
         "Had the steps before the last left nothing behind, the peak would be"
-        f" {words.format_bytes(left_bytes, decimals=2)}, with what the last one itself leaves."
+        f" {words.format_bytes(left_bytes, decimals=2)}. What a fix still keeps from step to step"
+        " comes on top."
     )
 
 
@@ -190,29 +192,6 @@ def _as_printed(size: float) -> float:
     return round(10 * size / MIB) * MIB / 10 if size >= MIB else size
 
 
-def describe_end(use: MemoryUse) -> str:
-    """Return when a capture's lines hold what is listed of them."""
-    if use.held_after_steps in (0, use.steps):
-        return "at the end"
-    return f"after {use.held_after_steps:,} of {use.steps:,} steps"
-
-
-def describe_before(use: MemoryUse) -> str:
-    """Return what was allocated at the peak besides what the lines have allocated since the capture
-    began; empty if that is little.
-    """
-    before = use.peak_bytes - sum(row.peak_bytes for row in use.holders)
-    if before < SMALL * use.peak_bytes:
-        return ""
-    freed = ""
-    if before < use.first_bytes:
-        freed = " Part of what was there at the start is freed by then."
-    return (
-        f"The rest of the peak, {words.format_bytes(before)}, was allocated before the capture or"
-        f" by lines that are not listed.{freed}"
-    )
-
-
 def describe_refusal(refusal: FailedAllocation) -> str:
     """Return an allocation that failed."""
     return (
@@ -222,19 +201,20 @@ def describe_refusal(refusal: FailedAllocation) -> str:
     )
 
 
-def holder_cells(row: Holder) -> list[str]:
-    """Return one line of the table, in the order of COLUMNS."""
-    growth = _growth(row)
-    if row.grows and not row.growth_bytes_per_step:
-        growth = f"+{words.format_bytes(row.growth_bytes)}"
-    return [
-        row.line,
-        words.format_bytes(row.held_bytes),
-        f"{row.blocks:,}",
-        words.format_bytes(row.peak_bytes),
-        growth,
-        _describe_blocks(row),
-    ]
+def list_blocks(rows: Sequence[Holder]) -> list[tuple[str, str, str]]:
+    """Return of each line that allocates how many blocks it holds in the end, and what becomes of
+    them.
+    """
+    return [(row.line, f"{row.blocks:,}", _describe_blocks(row)) for row in rows]
+
+
+def describe_late_lines(rows: Sequence[Holder]) -> str:
+    """Return the line during which most bytes are freed late; empty if none is known."""
+    late = [row for row in rows if row.a_step.late_freed_at not in ("", NOT_RECORDED)]
+    if not late:
+        return ""
+    largest = max(late, key=lambda row: row.late_bytes_per_step)
+    return f"Freed later: mostly while {largest.a_step.late_freed_at} runs."
 
 
 def _describe_blocks(row: Holder) -> str:
@@ -277,62 +257,3 @@ def _describe_step(step: StepBlocks) -> str:
     counts = [f"{part:,.3g} {what}" for what, part in parts.items() if round(part, 1) > 0]
     made = f"{step.made:,.3g}"
     return f"of {made} block{'s' * (made != '1')} a step, {', '.join(counts)}"
-
-
-def caller_rows(row: Holder) -> list[list[str]]:
-    """Return what a line allocated for the largest of those that call it, in the order of COLUMNS;
-    nothing where only one does.
-    """
-    return [
-        [
-            f"from {caller.line}",
-            words.format_bytes(caller.held_bytes),
-            "",
-            words.format_bytes(caller.peak_bytes),
-            _growth(caller),
-            "",
-        ]
-        for caller in row.callers[:CALLERS]
-    ]
-
-
-def describe_callers(rows: Sequence[Holder]) -> str:
-    """Return how a table is read in which lines that call others have rows; empty without any."""
-    if any(row.callers for row in rows):
-        return "What a line causes is its own row and all rows `from` it."
-    return ""
-
-
-def _growth(row: Holder | Caller) -> str:
-    """Return by how much what a line holds grows, or how far it swings."""
-    if row.growth_bytes_per_step > 0 and not (isinstance(row, Holder) and not row.grows):
-        return f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
-    if row.fall_bytes >= UNEVEN * row.peak_bytes > 0:
-        return f"swings by {words.format_bytes(row.fall_bytes)}"
-    return "none"
-
-
-def holder_rows(rows: Sequence[Holder]) -> list[list[str]]:
-    """Return the table of these lines with those that call them, and what they come to where they
-    are several.
-    """
-    table = [cells for row in rows for cells in (holder_cells(row), *caller_rows(row))]
-    return [*table, total_cells(rows)] if len(rows) > 1 else table
-
-
-def total_cells(rows: Sequence[Holder]) -> list[str]:
-    """Return what all lines come to, in the order of COLUMNS."""
-    growing = [row for row in rows if row.grows]
-    growth = "none"
-    if per_step := sum(row.growth_bytes_per_step for row in growing):
-        growth = f"+{words.format_bytes(per_step)} per step"
-    elif growing:
-        growth = f"+{words.format_bytes(sum(row.growth_bytes for row in growing))}"
-    return [
-        "all of these",
-        words.format_bytes(sum(row.held_bytes for row in rows)),
-        f"{sum(row.blocks for row in rows):,}",
-        words.format_bytes(sum(row.peak_bytes for row in rows)),
-        growth,
-        "",
-    ]

@@ -187,6 +187,10 @@ def _finite(figure: float | None) -> float | None:
     return None
 
 
+ESTIMATE_LEAVES_OUT = (
+    "The report's estimate leaves out what a fix still keeps from step to step, such as losses"
+    " until the next report."
+)
 GO_ON = "If you meant to change more, go on: each check is compared anew."
 
 
@@ -222,12 +226,19 @@ def describe_prediction(verdict: Verdict) -> str:
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
     if quantity == "memory":
         change = f"{prediction}; {_describe_peaks(verdict.measurement)} {measured:.2f}"
-        return f"{change}: {near}." if passed else f"{change}."
+        return (
+            f"{change}: {near}.{_compare_estimate(predicted, measured)}" if passed else f"{change}."
+        )
     if passed:
         compared = f"{prediction} and measured {measured:.2f}x: {near}."
     else:
         compared = f"{prediction}; this attempt ran {measured:.2f}x as fast."
     return " ".join([compared, *_remark(verdict)])
+
+
+def _compare_estimate(predicted: float, measured: float) -> str:
+    """Return what the report's estimate leaves out, where more was predicted than measured."""
+    return f" {ESTIMATE_LEAVES_OUT}" if predicted > _ROUNDED_UP * measured else ""
 
 
 def _remark(verdict: Verdict) -> list[str]:

@@ -53,6 +53,22 @@ def format_duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def format_rounded(value: float, decimals: int = 2) -> str:
+    """Format a figure in so many decimals; what would be all zeros is below the least of them:
+    `<0.01`.
+    """
+    text = f"{value:,.{decimals}f}"
+    if not value or float(text.replace(",", "")):
+        return text
+    least = f"{10.0**-decimals:.{decimals}f}"
+    return f"<{least}" if value > 0 else f">-{least}"
+
+
+def format_count(value: float) -> str:
+    """Format a mean count with one decimal where it is not whole: `310`, `0.3`."""
+    return format_rounded(value, decimals=1).removesuffix(".0")
+
+
 def describe_ratio(whole_ns: float, left_ns: float) -> str:
     """Return a ratio of times with the division that it comes from, in as few digits as give it:
     `239 ms / 36.0 ms = 6.64x`.

@@ -19,26 +19,24 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.work import growing_memory, late_freeing, outgrows
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.host.nesting import innermost_at
+from bottleneck_lab.analysis.memory.causing import group_by_cause
 from bottleneck_lab.analysis.memory.growth import (
     MemoryUse,
     fall_period,
     find_memory,
     growth_a_step,
 )
-from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Holder, StepBlocks
+from bottleneck_lab.analysis.memory.holders import NOT_RECORDED, Caller, Holder, StepBlocks
 from bottleneck_lab.analysis.statistics import largest_fall
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
     MIB,
-    caller_rows,
-    describe_callers,
-    describe_end,
     describe_growth,
     describe_late_freeing,
+    describe_late_lines,
     describe_peak_without_steps,
-    holder_cells,
-    holder_rows,
+    list_blocks,
     list_peak,
 )
 from bottleneck_lab.trace.merging import merge_ranks
@@ -113,19 +111,16 @@ def test_what_is_let_go_is_held_by_nobody(recorded: tuple[Path, bool]) -> None:
 def test_the_report_shows_who_holds_what(recorded: tuple[Path, bool], tmp_path: Path) -> None:
     path, stacks = recorded
     shown = CliRunner().invoke(app, ["report", str(path)]).output
-    table = shown[
-        shown.index("Lines that allocated the memory held, in this capture: host") :
-    ].splitlines()
+    heading = "Lines that caused the memory at the peak: host"
+    table = shown[shown.index(heading) :].splitlines()
     # Of a name that is too long, its middle is left out.
     where = f"({keep.__code__.co_firstlineno}): keep " if stacks else "aten::mul "
-    assert where in table[2]
-    assert "+16.0 KiB per step" in table[2]
+    assert where in table[3]
+    assert table[3].split()[-3:] == ["16.0", "KiB", "-"]
     page = tmp_path / "page.html"
     CliRunner().invoke(app, ["report", str(path), "--html", str(page)])
-    assert "Lines that allocated the memory held, in this capture: host" in page.read_text(
-        encoding="utf-8"
-    )
-    assert "+16.0 KiB per step" in page.read_text(encoding="utf-8")
+    assert heading in page.read_text(encoding="utf-8")
+    assert ">16.0 KiB<" in page.read_text(encoding="utf-8")
 
 
 def test_a_trace_that_does_not_say_which_block_is_freed_names_nobody(
@@ -270,21 +265,14 @@ def sawtooth_that_grows() -> MemoryUse:
 def test_a_regular_fall_is_told_in_the_same_words_with_growth_and_without() -> None:
     grows = sawtooth_that_grows()
     assert describe_late_freeing(grows, blind=True) == (
-        "A step adds about 732.0 KiB for good, and 352.0 KiB that is freed only steps later. Every"
-        " 10 steps, the 3.1 MiB that the 9 steps before have left is freed at once. That step"
-        " itself keeps 732.0 KiB, so memory falls by 2.4 MiB."
+        "A step leaves 1.1 MiB behind: 732.0 KiB for good, and 352.0 KiB until memory next falls"
+        " (every 10 steps)."
     )
     even = replace(grows, growth_bytes_per_step=0, peak_bytes=6 << 20, fall_bytes=3168 << 10)
     assert describe_late_freeing(even, blind=True) == (
-        "A step adds about 352.0 KiB that is freed only steps later. Every 10 steps, the 3.1 MiB"
-        " that the 9 steps before have left is freed at once."
+        "A step leaves 352.0 KiB behind until memory next falls (every 10 steps)."
     )
-    assert "that is freed only steps later, as reference cycles are. Every" in (
-        describe_late_freeing(grows)
-    )
-    assert "the 3.1 MiB that the step before has left" in (
-        describe_late_freeing(replace(grows, period_steps=2))
-    )
+    assert describe_late_freeing(grows).endswith("(every 10 steps), like reference cycles.")
     assert not describe_late_freeing(replace(even, fall_bytes=1 << 20)), "as batches come and go"
 
 
@@ -296,18 +284,14 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     )
     kept = (
         "40.7 MiB",
-        "kept for good by the 57 recorded steps before the last: 87.5% of the peak, 732.0 KiB more"
-        " each step",
+        "kept for good by the 57 recorded steps before the last: 87.5% of the peak",
     )
-    late = ("3.1 MiB", "freed only steps later: what steps have left since memory last fell")
-    own, peak = (
-        ("1.1 MiB", "the rest: what the last step needs, and what it leaves behind"),
-        ("46.6 MiB", "at the peak"),
-    )
+    late = ("3.1 MiB", "freed later: left by the steps since memory last fell")
+    own, peak = ("1.1 MiB", "the last step's own"), ("46.6 MiB", "at the peak")
     assert list_peak(use) == [start, kept, late, own, peak]
     # At uneven distances it is not known how much was there at the peak.
     uneven = list_peak(replace(use, period_steps=0))
-    both = "the rest: what is freed only steps later, and what the last step needs"
+    both = "what is freed later, and the last step's own"
     assert uneven == [start, kept, ("4.2 MiB", both), peak]
     steady = replace(use, growth_bytes_per_step=0)
     assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
@@ -317,8 +301,8 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     """Of 47,701.5 KiB, less 59 times 732 and 3,148 that are freed later."""
     use = sawtooth_that_grows()
     left = (
-        "Had the steps before the last left nothing behind, the peak would be 1.33 MiB, with what"
-        " the last one itself leaves."
+        "Had the steps before the last left nothing behind, the peak would be 1.33 MiB. What a"
+        " fix still keeps from step to step comes on top."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {
@@ -328,7 +312,7 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     }
     assert [why for why, each in unknown.items() if describe_peak_without_steps(each)] == []
     even = replace(use, period_steps=0, fall_bytes=0, steps_before=0)
-    assert "the peak would be 5.84 MiB," in describe_peak_without_steps(even)
+    assert "the peak would be 5.84 MiB." in describe_peak_without_steps(even)
 
 
 @pytest.mark.parametrize(
@@ -370,10 +354,28 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
     assert sum(figures[:-1]) == pytest.approx(figures[-1])
 
 
-def test_when_lines_hold_memory_is_the_end_or_after_so_many_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"peak_step": "ProfilerStep#59", "peak_step_number": 60},
+            ": in step 60 of the run (ProfilerStep#59), at train.py(31): forecast",
+        ),
+        ({"peak_step": "epoch 3"}, ": in epoch 3, at train.py(31): forecast"),
+        ({"peak_step": "epoch 3", "peak_line": ""}, ": in epoch 3"),
+        ({}, ": at train.py(31): forecast"),
+        ({"peak_line": ""}, ""),
+    ],
+)
+def test_the_peak_is_told_with_its_step_and_line(changes: dict[str, object], words: str) -> None:
+    use = replace(sawtooth_that_grows(), peak_line="train.py(31): forecast")
+    assert list_peak(replace(use, **changes))[-1] == ("46.6 MiB", f"at the peak{words}")
+
+
+def test_the_step_and_the_line_of_the_peak_are_found(tmp_path: Path) -> None:
     use = on_the_host(traced(tmp_path, keeps_in_line_9()))
-    assert (use.held_after_steps, describe_end(use)) == (use.steps, "at the end")
-    assert describe_end(replace(use, held_after_steps=4)) == "after 4 of 5 steps"
+    found = (use.peak_step, use.peak_step_number, use.peak_line)
+    assert found == ("ProfilerStep#5", 6, "train.py(9): train")
 
 
 def test_steps_that_allocate_nothing_count_among_those_that_hold_it(tmp_path: Path) -> None:
@@ -384,32 +386,6 @@ def test_steps_that_allocate_nothing_count_among_those_that_hold_it(tmp_path: Pa
     ]
     use = on_the_host(traced(tmp_path, rows))
     assert (use.held_after_steps, use.steps) == (5, 5)
-
-
-def test_lines_that_hold_memory_are_added_up(tmp_path: Path) -> None:
-    holders = on_the_host(traced(tmp_path, keeps_in_line_9())).holders
-    first, second, total = holder_rows(holders)
-    assert first[1:5] == ["5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step"]
-    assert first[5] == "of 1 block a step, 1 kept for good; those held are 1.0 MiB each"
-    assert second[1:] == [
-        *("0 B", "0", "512 B", "none"),
-        "of 1 block a step, 1 freed in the step",
-    ]
-    assert total == ["all of these", "5.0 MiB", "5", "5.0 MiB", "+1.0 MiB per step", ""]
-    assert holder_rows(holders[:1]) == [first]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"grows": False}, "none"), ({"growth_bytes_per_step": 0}, "+8.0 MiB")],
-    ids=["no growth", "no steps"],
-)
-def test_growth_of_all_lines_is_told_as_that_of_each(
-    tmp_path: Path, changes: dict[str, object], words: str
-) -> None:
-    (row, *_) = on_the_host(traced(tmp_path, keeps_in_line_9())).holders
-    row = replace(row, growth_bytes=4 << 20, **changes)
-    assert [cells[4] for cells in holder_rows([row, row])][-1] == words
 
 
 def calls_in_two_lines() -> list[dict[str, object]]:
@@ -437,13 +413,12 @@ def calls_in_two_lines() -> list[dict[str, object]]:
 def test_a_line_is_split_by_the_lines_that_call_it(tmp_path: Path) -> None:
     """They are told apart where they differ."""
     (row,) = on_the_host(traced(tmp_path, calls_in_two_lines())).holders
-    assert caller_rows(row) == [
-        ["from train.py(9): train", "5.0 MiB", "", "5.0 MiB", "+1.0 MiB per step", ""],
-        ["from train.py(8): train", "0 B", "", "1.0 MiB", "none", ""],
-    ]
-    assert holder_rows([row]) == [holder_cells(row), *caller_rows(row)]
-    assert describe_callers([row]) == "What a line causes is its own row and all rows `from` it."
-    assert not describe_callers([replace(row, callers=())])
+    first, second = group_by_cause([row])
+    assert (first.line, first.parts) == (
+        "train.py(9): train",
+        (Caller(row.line, 5 * KEPT, 5 * KEPT, KEPT, growth_bytes=3 * KEPT),),
+    )
+    assert (second.line, second.total.peak_bytes) == ("train.py(8): train", KEPT)
 
 
 def test_a_line_that_only_one_calls_is_not_split(tmp_path: Path) -> None:
@@ -528,12 +503,6 @@ def test_the_rise_between_the_ends_of_steps_is_measured_as_the_fall_is(tmp_path:
     assert (use.fall_bytes, use.rise_bytes) == (0, 2 * KEPT)
 
 
-def test_a_line_whose_memory_rises_and_falls_says_by_how_much() -> None:
-    row = Holder("train.py(9): forward", 0, 0, 5 << 20, 0, 0, False, 9, 1.0, "train.py(9): forward")
-    assert holder_cells(replace(row, fall_bytes=3 << 20))[4] == "swings by 3.0 MiB"
-    assert holder_cells(replace(row, fall_bytes=1 << 20))[4] == "none"
-
-
 LARGEST = StepBlocks(made=80.0, kept=10.0, freed=60.0, late_freed_at="train.py(54): train")
 """The blocks of the largest line of `forecaster-out-of-memory`, as shipped."""
 
@@ -590,7 +559,19 @@ def test_what_a_line_keeps_goes_before_what_it_frees(
         largest_bytes=1 << 15,
         a_step=LARGEST,
     )
-    assert holder_cells(replace(row, **changes))[5].startswith(words)
+    ((line, blocks, fate),) = list_blocks([replace(row, **changes)])
+    assert (line, blocks) == (row.line, "660")
+    assert fate.startswith(words)
+
+
+def test_the_line_that_frees_later_what_is_most_is_named() -> None:
+    row = Holder("recipe.py(23): forward", 0, 0, MIB, 0, 0, False, 9, 1.0, "", a_step=LARGEST)
+    row = replace(row, late_bytes_per_step=320 << 10)
+    unknown = replace(row, a_step=StepBlocks(late_freed_at=NOT_RECORDED), late_bytes_per_step=MIB)
+    assert (
+        describe_late_lines([unknown, row]) == "Freed later: mostly while train.py(54): train runs."
+    )
+    assert not describe_late_lines([unknown])
 
 
 BLOCK = 32 << 10
@@ -639,6 +620,7 @@ def test_blocks_of_a_step_times_their_size_are_what_memory_rises_and_falls_by(
     sometimes = rows["train.py(7): train"].a_step
     assert (sometimes.made, sometimes.kept, sometimes.freed) == (1, 0.1, 0.9)
     late = sum(row.a_step.freed_late for row in use.holders)
+    assert sum(row.late_bytes_per_step for row in use.holders) == late * BLOCK
     assert use.late_bytes / (use.period_steps - 1) == pytest.approx(late * BLOCK, rel=0.01)
     assert all(
         row.growth_bytes_per_step == pytest.approx(row.a_step.kept * BLOCK, abs=1)

@@ -26,6 +26,7 @@ from bottleneck_lab.trace.names import STEP_NAME
 from .traces import load_events
 
 ALL = "all of these"
+OTHERS = "others (of no line, or of earlier steps)"
 ROOT = Path(__file__).parents[3]
 DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
 
@@ -186,28 +187,71 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
     timeline = loaded(*rows)
     parts = {row["part"]: row for row in answers(timeline, "budget")}
     assert [*parts] == [
-        "train.py(9): step",
         "train.py(10): step",
+        "train.py(9): step",
         "enumerate(DataLoader)#_Loader.__next__",
-        "others",
+        OTHERS,
         "sum",
-        "a step now, with waits",
+        "idle",
+        "a step now",
     ]
     assert {part: row["host_ms"] for part, row in parts.items()} == pytest.approx(
-        dict(zip(parts, (0.03, 0.01, 0.01, 0.01, 0.06, 0.1), strict=True))
+        dict(zip(parts, (0.01, 0.03, 0.01, 0.01, 0.06, None, 0.1), strict=True))
     )
+    assert [row["waiting_ms"] for row in parts.values()] == [
+        *(pytest.approx(0.04), None, None, None),
+        *(pytest.approx(0.04), None, None),
+    ]
     assert {part: row["device_ms"] for part, row in parts.items()} == {
         "train.py(9): step": pytest.approx(0.03),
         "train.py(10): step": None,
         "enumerate(DataLoader)#_Loader.__next__": None,
-        "others": pytest.approx(0.01),
+        OTHERS: pytest.approx(0.01),
         "sum": pytest.approx(0.04),
-        "a step now, with waits": None,
+        "idle": pytest.approx(0.06),
+        "a step now": pytest.approx(0.1),
     }
-    assert [row["launches"] for row in parts.values()] == [1, None, None, 1, 2, None]
+    assert [row["launches"] for row in parts.values()] == [None, 1, None, 1, 2, None, None]
     whole = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
     assert parts["sum"]["host_ms"] == pytest.approx(whole["all but waits"])
     assert parts["sum"]["device_ms"] == pytest.approx(whole["all but idle time"])
+    assert parts["sum"]["waiting_ms"] == pytest.approx(whole["waiting for the device"])
+    assert parts["idle"]["device_ms"] == pytest.approx(whole["idle"])
+    assert parts["sum"]["waiting_ms"] == answers(timeline, "waits")[0]["ms_a_step"]
+
+
+def test_a_step_adds_up_where_the_device_is_behind_and_its_streams_overlap(loaded):
+    """Two steps of 100 µs without waits. Line 9 launches work for 100 and 120 µs, which begins when
+    the host is done with a step; that of line 10 runs at once with it.
+    """
+    rows = []
+    for number, begin in ((0, 0), (1, 100)):
+        rows += [
+            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+            event("python_function", "train.py(10): step", begin, 60, tid="lines of 1"),
+            event("cuda_runtime", "cudaLaunchKernel", begin + 5, 8, correlation=2 * number + 1),
+            event("python_function", "train.py(9): step", begin + 60, 40, tid="lines of 1"),
+            event("cuda_runtime", "cudaLaunchKernel", begin + 70, 8, correlation=2 * number + 2),
+            kernel("add", begin + 110, 60, 2 * number + 1, stream=8),
+            kernel("gemm", begin + 100, 100 + 20 * number, 2 * number + 2),
+        ]
+    timeline = loaded(*rows)
+    parts = {row["part"]: row for row in answers(timeline, "budget")}
+    device = {part: row["device_ms"] for part, row in parts.items() if row["device_ms"]}
+    assert device == {
+        "train.py(9): step": pytest.approx(0.11),
+        "train.py(10): step": pytest.approx(0.06),
+        "at once on several streams": pytest.approx(-0.06),
+        "sum": pytest.approx(0.11),
+        "idle": pytest.approx(0.05),
+        "a step now": pytest.approx(0.16),
+    }
+    assert next(iter(parts)) == "train.py(9): step", "the device is the slower side"
+    assert parts["sum"]["host_ms"] == pytest.approx(0.1)
+    assert parts["after the last step on the host"]["waiting_ms"] == pytest.approx(0.06)
+    assert parts["a step now"]["host_ms"] == pytest.approx(0.16)
+    of_step = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
+    assert of_step["after the last step on the host"] == pytest.approx(0.06)
 
 
 def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
@@ -221,9 +265,9 @@ def test_without_an_accelerator_a_step_has_no_side_of_a_device(loaded):
     timeline = loaded(*rows)
     assert {row["part"]: row["host_ms"] for row in answers(timeline, "budget")} == {
         "train.py(9): step": pytest.approx(0.08),
-        "others": pytest.approx(0.02),
+        OTHERS: pytest.approx(0.02),
         "sum": pytest.approx(0.1),
-        "a step now, with waits": pytest.approx(0.1),
+        "a step now": pytest.approx(0.1),
     }
     assert {row["device_ms"] for row in answers(timeline, "budget")} == {None}
     assert [row["part"] for row in answers(timeline, "step")] == [

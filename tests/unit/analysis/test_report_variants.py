@@ -157,18 +157,17 @@ def test_a_copy_right_behind_a_wait_is_waited_for_and_stays_without_the_wait(mak
 def test_waits_that_follow_one_another_closely_are_several(make, tmp_path):
     """Each of 30 short kernels in a step is waited for; the operators between take 12 µs."""
 
-    def asking(item):
+    def asking(*, waits: bool):
         run = make.Program(jitter=0.0)
         for _ in run.steps(6):
             for _ in range(30):
                 run.operator("aten::mul", "vectorized_elementwise_kernel", 20.0)
-                if item:
-                    run.item()
+                run.item(waits=waits)
         run.wait()
         return run
 
-    summary = summarise_run(tmp_path, asking(item=True))
-    gain = (asking(item=True).host - 1e6) / (asking(item=False).host - 1e6)
+    summary = summarise_run(tmp_path, asking(waits=True))
+    gain = (asking(waits=True).host - 1e6) / (asking(waits=False).host - 1e6)
     assert finding(summary, "sync-stalls").expected_gain_ratio == pytest.approx(gain, rel=0.05)
     shares = idle_shares(summary)
     assert shares["synchronisation"] > 0.9 * sum(shares.values())

@@ -15,6 +15,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.what_if import program
 from bottleneck_lab.analysis.what_if.gain import WhatIf, replayed
 from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal
+from bottleneck_lab.report.evidence_only import evidence_only
 
 from ...modules import load_file
 from .traces import load_trace, summarise_run
@@ -58,8 +59,8 @@ def random_program(make, seed: int, without: str = ""):
         for _ in range(kernels):
             run.operator("aten::mm", "kernel", kernel_us, host_us=host_us)
         run.python(python_us)
-        if number % every == 0 and without != "waits":
-            run.item()
+        if number % every == 0:
+            run.item(waits=without != "waits")
         run.range(f"ProfilerStep#{number}", begin)
     return run
 
@@ -92,10 +93,9 @@ def tried(make, tmp_path_factory):
 def test_bounds_hold_and_are_near(tried, switch):
     pairs = tried[switch]
     assert sum(pair.gained > 1.1 for pair in pairs) >= 5
-    # A switch also saves what is around a wait: .item()'s own copy, some microseconds.
-    held = sum(pair.bound >= 0.98 * pair.gained for pair in pairs)
+    held = sum(pair.bound >= 0.99 * pair.gained for pair in pairs)
     near = sum(pair.bound <= 1.2 * pair.gained for pair in pairs)
-    assert held == len(pairs), [p for p in pairs if p.bound < 0.98 * p.gained]
+    assert held == len(pairs), [p for p in pairs if p.bound < 0.99 * p.gained]
     assert near >= 0.8 * len(pairs), [p for p in pairs if p.bound > 1.2 * p.gained]
 
 
@@ -161,17 +161,16 @@ def test_rows_behind_what_is_replayed_change_nothing(timeline_of, monkeypatch):
 def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):
     """The value is there before the wait begins; the next kernel ends 20 us after it."""
 
-    def asking(*, item: bool):
+    def asking(*, waits: bool):
         run = make.Program(jitter=0.0)
         for _ in range(200):
             run.operator("aten::mm", "kernel", 4.0, host_us=6.0)
-            if item:
-                run.item()
+            run.item(waits=waits)
         run.wait()
         return run
 
-    brought = wall_us(asking(item=True)) / wall_us(asking(item=False))
-    gained = gains_of(tmp_path, asking(item=True))["idle-synchronisation"]
+    brought = wall_us(asking(waits=True)) / wall_us(asking(waits=False))
+    gained = gains_of(tmp_path, asking(waits=True))["idle-synchronisation"]
     assert gained == pytest.approx(brought, rel=0.01)
 
 
@@ -206,8 +205,11 @@ def test_a_range_alone_gains_what_a_program_without_it_has(make, tmp_path):
     assert replayed(timeline).gain(Removal(scopes=("elsewhere",))) == 1.0
 
 
-def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path):
-    """The host goes on for 0.4 ms after a number was read, and for 0.1 ms after a mask was."""
+@pytest.mark.parametrize("scale", [1.0, 0.05])
+def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path, scale):
+    """The host goes on for 0.4 ms after a number was read, and for 0.1 ms after a mask was; or for
+    so little that the device is idle for less than a twentieth of the time.
+    """
     run = make.Program(jitter=0.0)
     for _ in range(10):
         for name, pause_us in (("aten::item", 400.0), ("aten::nonzero", 100.0)):
@@ -215,13 +217,17 @@ def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_
             begin = run.host
             run.wait()
             run.add("cpu_op", name, begin, run.host - begin)
-            run.host += pause_us
-    (use,) = summarise_run(tmp_path, run).devices
+            run.host += scale * pause_us
+    summary = summarise_run(tmp_path, run)
+    (use,) = summary.devices
     (part,) = (each for each in use.gap_causes if each.cause == "synchronisation")
     after = dict(part.after)
     assert list(after) == ["aten::item", "aten::nonzero"]
     assert sum(after.values()) == part.idle_ns
-    assert after["aten::item"] == pytest.approx(4 * after["aten::nonzero"], rel=0.15)
+    if scale == 1:
+        assert after["aten::item"] == pytest.approx(4 * after["aten::nonzero"], rel=0.15)
+    assert (part.share_of_wall < 0.05) == (scale < 1)
+    assert evidence_only(summary).idle_after_waits == after, "no cause, and asked for with --ask"
 
 
 def two_streams(make, *, item: bool):

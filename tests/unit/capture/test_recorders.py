@@ -163,6 +163,46 @@ def test_a_missing_or_unknown_tool_is_said_with_its_remedy(monkeypatch):
         tools.locate_tool("gdb")
 
 
+@pytest.mark.parametrize(
+    ("tool", "slug", "device", "reason"),
+    [
+        *(
+            (tool, slug, "virtual", "none run on the emulated device")
+            for tool in ("ncu", "sanitizer")
+            for slug in ("stuttering-tagger", "ddp-scaling", "perf-gate", "past-the-plateau")
+        ),
+        *(
+            ("memory", slug, "virtual", "the emulated device has another")
+            for slug in ("forecaster-out-of-memory", "ddp-scaling", "idle-gpu", "perf-gate")
+        ),
+        ("ncu", "resnet-latency", "cpu", "none run on `cpu`"),
+        ("sanitizer", "fused-attention", "cpu", "none run on `cpu`"),
+    ],
+)
+def test_a_tool_that_does_not_fit_the_device_is_refused_with_the_remedy(tool, slug, device, reason):
+    """A lab on the emulated device ended in PyTorch's traceback about `virtual`."""
+    with pytest.raises(UsageError) as caught:
+        tools.require_device(tool, find_lab(slug), device)
+    assert caught.value.message.startswith(f"`--tool {tool}` ")
+    assert reason in caught.value.message
+    assert caught.value.remedy.startswith("`lab profile` without `--tool` records ")
+    # Neither a server nor a benchmark is captured by these tools on a GPU.
+    on_gpu = tool != "memory" and slug not in ("past-the-plateau", "perf-gate")
+    assert ("`--device cuda`" in caught.value.remedy) is on_gpu
+
+
+@pytest.mark.parametrize(
+    ("tool", "device"),
+    [
+        *((tool, "cuda") for tool in tools.TOOLS),
+        *((tool, device) for tool in ("torch", "nsys") for device in ("cpu", "virtual")),
+        ("memory", "cpu"),
+    ],
+)
+def test_a_tool_that_fits_the_device_is_not_refused(tool, device):
+    tools.require_device(tool, find_lab("resnet-latency"), device)
+
+
 class TestOfALab:
     """The workload as it runs alone, under a stand-in."""
 

@@ -54,13 +54,15 @@ def test_without_a_cohort_every_hint_is_there(opened):
     assert ("There are no more hints" in none.output, none.exit_code) == (True, 0)
 
 
-def test_who_has_passed_hears_that_hints_may_be_late(opened):
+def test_who_has_passed_hears_what_hints_are_for(opened, monkeypatch):
     passed = replace(slow(), lab=LAB.slug, outcome=Outcome.PASS, reason=None)
     assert "You have passed" not in run("hint").output
     workspace = open_workspace(Path.cwd())
     workspace.attempts.mkdir(exist_ok=True)
     workspace.write(workspace.attempts / "0001.json", to_json(passed))
-    assert "You have passed this lab: hints may be about" in run("hint").stderr
+    assert "You have passed this lab: a hint may still help to go further" in run("hint").stderr
+    monkeypatch.setattr(hint, "take_hint", lambda *_: 3)
+    assert "skipped" not in run("hint").stderr, "after a pass nothing is left to be right"
 
 
 def test_hints_that_are_skipped_are_not_said_to_be_taken(opened, monkeypatch):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 
@@ -25,6 +26,20 @@ def run(program: str, folder: Path, *arguments: str, secret: int = 0) -> tuple[A
     """Return what a program prints as JSON that runs on the virtual GPU, and the waits of its
     steps. `secret`: of the engine's initial parameters.
     """
+    output, figures = _run(program, folder, *arguments, secret=secret)
+    return json.loads(output.splitlines()[-1]), figures.step_waits
+
+
+def count_launches(program: str, folder: Path) -> tuple[Any, list[int]]:
+    """Return what a program prints as JSON that runs on the virtual GPU, and the launches of its
+    steps.
+    """
+    output, figures = _run(program, folder)
+    return json.loads(output.splitlines()[-1]), figures.step_launches
+
+
+def _run(program: str, folder: Path, *arguments: str, secret: int = 0) -> tuple[str, Figures]:
+    """Return what a program prints, and the figures of its run."""
     script = folder / "program.py"
     script.write_text(SET_UP + program, encoding="utf-8")
     with engine_process() as engine:
@@ -37,4 +52,4 @@ def run(program: str, folder: Path, *arguments: str, secret: int = 0) -> tuple[A
             text=True,
             check=True,
         )
-        return json.loads(done.stdout.splitlines()[-1]), engine.end().figures.step_waits
+        return done.stdout, engine.end().figures

@@ -11,18 +11,20 @@ from bottleneck_lab.report.budget import (
     describe_sides,
     find_parts,
 )
+from bottleneck_lab.report.operator_launches import OPERATORS
 
-COLUMNS = ["part", "launches", "host_ms", "host_us_each", "device_ms"]
+COLUMNS = ["part", "launches", "host_ms", "waiting_ms", "device_ms"]
 ANSWER = QueryResult(
     COLUMNS,
     [
-        ["/home/ada/train.py(31): train", 78.0, 1.5, 20.0, 0.25],
-        ["recipe.py(31): forward", 30.0, 0.5, 20.0, 2.0],
+        ["/home/ada/train.py(31): train", 75.0, 1.5, 2.5, 0.25],
+        ["recipe.py(31): forward", 25.0, 0.5, None, 2.0],
         ["train.py(32): train", None, 1.0, None, None],
         ["fixed charge of a step (modelled)", None, 0.5, None, None],
         ["enumerate(DataLoader)#__next__", None, 0.4, None, None],
-        ["sum", 108.0, 4.0, None, 3.0],
-        ["a step now, with waits", None, 7.0, None, 7.0],
+        ["sum", 100.0, 4.0, 3.0, 3.0],
+        ["idle", None, None, None, 4.0],
+        ["a step now", None, 7.0, None, 7.0],
     ],
 )
 
@@ -32,38 +34,38 @@ ANSWER = QueryResult(
     [
         (
             ["train.py:31"],
-            "line 31 of train.py is 78 launches, 1.5 ms on the host and 0.25 ms on the device",
-            "4 − 1.5 = 2.5 ms",
-            "3 − 0.25 = 2.75 ms",
+            "line 31 of train.py is 75 launches, 1.50 ms on the host and 0.25 ms on the device",
+            "4.00 − 1.50 = 2.50 ms",
+            "3.00 − 0.25 = 2.75 ms",
         ),
         (
             ["train.py:31", "32"],
-            "lines 31, 32 of train.py are 78 launches, 2.5 ms on the host and 0.25 ms on the"
+            "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host and 0.25 ms on the"
             " device",
-            "4 − 2.5 = 1.5 ms",
-            "3 − 0.25 = 2.75 ms",
+            "4.00 − 2.50 = 1.50 ms",
+            "3.00 − 0.25 = 2.75 ms",
         ),
         (
             ["train.py:31", "recipe.py:31"],
-            "line 31 of train.py and line 31 of recipe.py are 108 launches, 2 ms on the host and"
+            "line 31 of train.py and line 31 of recipe.py are 100 launches, 2.00 ms on the host and"
             " 2.25 ms on the device",
-            "4 − 2 = 2 ms",
-            "3 − 2.25 = 0.75 ms",
+            "4.00 − 2.00 = 2.00 ms",
+            "3.00 − 2.25 = 0.75 ms",
         ),
         (
             ["enumerate"],
-            "enumerate(DataLoader)#__next__ is 0.4 ms on the host",
-            "4 − 0.4 = 3.6 ms",
-            "3 ms",
+            "enumerate(DataLoader)#__next__ is 0.40 ms on the host",
+            "4.00 − 0.40 = 3.60 ms",
+            "3.00 ms",
         ),
         (
             ["train.py:30-40"],
-            "lines 31, 32 of train.py are 78 launches, 2.5 ms on the host and 0.25 ms on the"
+            "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host and 0.25 ms on the"
             " device",
-            "4 − 2.5 = 1.5 ms",
-            "3 − 0.25 = 2.75 ms",
+            "4.00 − 2.50 = 1.50 ms",
+            "3.00 − 0.25 = 2.75 ms",
         ),
-        (["32"], "line 32 of train.py is 1 ms on the host", "4 − 1 = 3 ms", "3 ms"),
+        (["32"], "line 32 of train.py is 1.00 ms on the host", "4.00 − 1.00 = 3.00 ms", "3.00 ms"),
     ],
 )
 def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, device):
@@ -85,7 +87,7 @@ def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "With all waits gone as well, a step takes about 2.75 ms instead of 7 ms: 2.55 times as"
+        "With all waits gone as well, a step takes about 2.75 ms instead of 7.00 ms: 2.55 times as"
         " fast."
     )
 
@@ -97,19 +99,49 @@ def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
     ).splitlines()
     assert out.startswith("Left out: line 31 of train.py and")
     assert added == "Added: 3 launches at 20 µs of the host and 0.15 ms of the host."
-    assert "about 2.21 ms instead of 7 ms: 3.17 times as fast." in gain
-    assert host == "  host    4 − 2 + 0.21 = 2.21 ms"
-    assert (
-        device
-        == "  device  3 − 2.25 = 0.75 ms, and what your own code takes there: `--with device:0.2ms`"
+    assert "about 2.21 ms instead of 7.00 ms: 3.17 times as fast." in gain
+    assert host == "  host    4.00 − 2.00 + 0.21 = 2.21 ms"
+    assert device == (
+        "  device  3.00 − 2.25 = 0.75 ms, and what your own code takes there: `--with device:0.2ms`"
     )
 
 
 def test_with_nothing_left_out_what_is_added_counts_all_the_same():
     added, _, host, device = describe_change(ANSWER, [], Change(added=["1"])).splitlines()
     assert added == "Added: 1 launch at 20 µs of the host."
-    assert host == "  host    4 + 0.02 = 4.02 ms"
-    assert device == "  device  3 ms, and what your own code takes there: `--with device:0.2ms`"
+    assert host == "  host    4.00 + 0.02 = 4.02 ms"
+    assert device == "  device  3.00 ms, and what your own code takes there: `--with device:0.2ms`"
+
+
+def test_operators_are_added_with_their_launches_forward_and_backward():
+    """However they are called, and whether they are given apart or with commas."""
+    added, *operators, _, host, _ = describe_change(
+        ANSWER,
+        [],
+        Change(added=["6*layer_norm, 2 * nn.Linear,2", "F.layer_norm", "sgd_fused,backward,0.1ms"]),
+        emulated=True,
+    ).splitlines()
+    assert added == "Added: 26 launches at 20 µs of the host and 0.10 ms of the host."
+    assert operators == [
+        "  7 × layer_norm: 7 launches forward, 7 backward",
+        "  2 × linear: 2 launches forward, 6 backward",
+        "  1 × sgd_fused: 1 launch",
+        "  1 × backward: 1 launch backward",
+    ]
+    assert host == "  host    4.00 + 0.62 = 4.62 ms"
+
+
+def test_an_unknown_operator_is_refused_with_those_that_are_known():
+    with pytest.raises(UsageError, match=r"What 'F\.relu6' launches is not known") as refused:
+        describe_change(ANSWER, [], Change(added=["6*F.relu6"]), emulated=True)
+    for name in OPERATORS:
+        assert f"\n  {name} " in refused.value.remedy
+
+
+def test_operators_are_refused_where_another_device_decides_what_they_launch():
+    with pytest.raises(UsageError, match="known of the emulated device only") as refused:
+        describe_change(ANSWER, [], Change(added=["gelu"]))
+    assert "`--with 3`" in refused.value.remedy
 
 
 def test_time_of_the_device_in_place_of_lines_is_added_to_its_sum():
@@ -117,9 +149,9 @@ def test_time_of_the_device_in_place_of_lines_is_added_to_its_sum():
     change = Change(added=["2", "0.1 ms", "device:0.4ms", "device:100us"])
     _, added, _, _, device = describe_change(ANSWER, parts, change).splitlines()
     assert added == (
-        "Added: 2 launches at 20 µs of the host, 0.1 ms of the host and 0.5 ms of the device."
+        "Added: 2 launches at 20 µs of the host, 0.10 ms of the host and 0.50 ms of the device."
     )
-    assert device == "  device  3 − 2 + 0.5 = 1.5 ms"
+    assert device == "  device  3.00 − 2.00 + 0.50 = 1.50 ms"
 
 
 def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
@@ -133,10 +165,10 @@ def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
 
 
 def test_nothing_is_said_of_waits_that_take_next_to_nothing():
-    rows = [*ANSWER.rows[:-1], ["a step now, with waits", None, 4.01, None, 4.01]]
+    rows = [*ANSWER.rows[:-1], ["a step now", None, 4.01, None, 4.01]]
     answer = QueryResult(COLUMNS, rows)
     _, gain, *_ = describe_change(answer, ["train.py(32): train"], UNCHANGED, 1.3).splitlines()
-    assert gain == "After that, a step takes about 3 ms instead of 4.01 ms: 1.34 times as fast."
+    assert gain == "After that, a step takes about 3.00 ms instead of 4.01 ms: 1.34 times as fast."
 
 
 def test_less_work_on_the_device_scales_what_is_left_of_its_sum():
@@ -145,16 +177,16 @@ def test_less_work_on_the_device_scales_what_is_left_of_its_sum():
         ANSWER, parts, Change(device_share=0.6)
     ).splitlines()
     assert remains == "Of the device's other work, 60% remains."
-    assert "about 2.5 ms instead of 7 ms: 2.80 times as fast" in gain
-    assert host == "  host    4 − 1.5 = 2.5 ms"
-    assert device == "  device  (3 − 0.25) × 0.6 = 1.65 ms"
+    assert "about 2.50 ms instead of 7.00 ms: 2.80 times as fast" in gain
+    assert host == "  host    4.00 − 1.50 = 2.50 ms"
+    assert device == "  device  (3.00 − 0.25) × 0.6 = 1.65 ms"
     *_, device, _ = describe_change(ANSWER, [], Change(device_share=0.5)).splitlines()
-    assert device == "  device  3 × 0.5 = 1.5 ms"
+    assert device == "  device  3.00 × 0.5 = 1.50 ms"
 
 
-@pytest.mark.parametrize("given", ["x", "0", "-1", "1.5", "3 s"])
+@pytest.mark.parametrize("given", ["", "0", "-1", "1.5", "3 s", "3,,2", "0*gelu", "6*"])
 def test_what_is_neither_launches_nor_a_time_is_refused(given):
-    with pytest.raises(UsageError, match="neither a number of launches nor a time"):
+    with pytest.raises(UsageError, match="neither launches, an operator nor a time"):
         describe_change(ANSWER, [], Change(added=[given]))
 
 
@@ -168,16 +200,30 @@ def test_a_number_that_two_files_have_is_refused_with_both():
 
 def test_the_slower_side_is_that_of_the_longer_sum():
     assert describe_sides(ANSWER) == (
-        "Without waits the host is the slower side: 4 ms a step, against 3 on the device. Once"
-        " nothing waits, a step takes as long as the host, 1.75 times as fast as now, and only less"
-        " work there saves more."
+        "A step takes 7.00 ms now: the host works 4.00 and waits 3.00, the device works 3.00 and"
+        " idles 4.00. Without waits the host is the slower side: 4.00 ms a step, against 3.00 on"
+        " the device. That is 1.75 times as fast as now; only less work there saves more."
     )
-    parts = [["host", "all but waits", 2.0], ["device", "all but idle time", 2.5]]
+    parts = [
+        ["host", "all but waits", 2.0],
+        ["device", "all but idle time", 2.5],
+        ["device", "idle", 0.5],
+    ]
     step = QueryResult(["side", "part", "ms_a_step"], parts)
-    assert "the device is the slower side: 2.5 ms a step, against 2 on the host" in describe_sides(
-        step
+    assert describe_sides(step) == (
+        "Without waits the device is the slower side: 2.50 ms a step, against 2.00 on the host."
+        " That is 1.20 times as fast as now; only less work there saves more."
     )
     assert not describe_sides(QueryResult(step.columns, parts[:1])), "no accelerator"
+
+
+def test_a_host_that_is_done_early_is_said_to_be():
+    rows = [*ANSWER.rows[:-3], ["sum", 100.0, 4.0, 0.5, 6.999], ["idle", *[None] * 3, 0.001]]
+    rows += [["after the last step on the host", None, None, 2.5, None], ANSWER.rows[-1]]
+    assert describe_sides(QueryResult(COLUMNS, rows)).startswith(
+        "A step takes 7.00 ms now: the host works 4.00, waits 0.50 and is done 2.50 early, the"
+        " device works 7.00 and idles <0.01. Without waits the device is"
+    )
 
 
 def test_launches_are_refused_where_none_has_a_price():
@@ -190,7 +236,7 @@ def test_a_line_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="'40' is no line") as refused:
         find_parts(ANSWER, ["40"])
     assert "train.py:31, recipe.py:31, train.py:32" in refused.value.remedy
-    for line in ("recipe.py:32", "-31", "x", "fixed", "sum"):
+    for line in ("recipe.py:32", "-31", "x", "fixed", "sum", "idle", "a step"):
         with pytest.raises(UsageError, match="is no line that"):
             find_parts(ANSWER, [line])
 
@@ -198,7 +244,7 @@ def test_a_line_that_is_not_there_is_refused_with_those_that_are():
 def test_without_an_accelerator_the_host_s_sum_alone_counts():
     rows = [[*row[:4], None] for row in ANSWER.rows]
     text = describe_change(QueryResult(COLUMNS, rows), [str(ANSWER.rows[0][0])], UNCHANGED)
-    assert "2.5 ms instead of 7 ms: 2.80 times" in text
+    assert "2.50 ms instead of 7.00 ms: 2.80 times" in text
     assert "  device" not in text
 
 

@@ -106,7 +106,7 @@ def compared(timeline, _verdict):
 
 def test_a_comparison_says_what_changed_above_both_timelines():
     page = Page(compared(made_up_capture.capture(), None))
-    assert "Cannot tell: 1.00x (no interval)" in page.text
+    assert "Cannot tell: 1.00x for a step (no interval)" in page.text
     assert [name for name, _ in page.tags if name == "canvas"]
     assert "times as fast" in page.text
     assert "between" not in page.text, "no row has an interval"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,8 +38,10 @@ def test_the_line_that_keeps_memory_stands_first(snapshot: Path) -> None:
     shown = report(str(snapshot))
     assert "Memory of device 0" in shown
     rows = shown[shown.index("Which lines") :].splitlines()
-    assert rows[2].split()[:2] == ["train.py(44):", "train"]
-    assert "+4.0 KiB per step" in rows[2]
+    assert rows[1].split() == ["kept", "for", "good", "freed", "later"]
+    assert " ".join(rows[2].split()) == "at the end at the peak per step per step"
+    assert " ".join(rows[3].split()) == "train.py(44): train 216.0 KiB 216.0 KiB 4.0 KiB -"
+    assert re.search(r" all of these +966\.0 KiB +8\.3 MiB +4\.0 KiB +-$", shown, re.MULTILINE)
     assert "is reserved" in shown
 
 

@@ -98,7 +98,7 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         what = f"the device was idle while {row.sentence}"
         if seen.on_cpu:
             what = row.cpu_sentence or f"no operator ran while {row.sentence}"
-        evidence = f"For {share:.0%} of the time {what}."
+        evidence = f"For {share:.1%} of the time {what}."
         # A server has no loader, and what it prepares for an emulated device stays on the host.
         advice = BESIDE_THE_DEVICE if seen.serving and cause == "host" else ""
         if seen.lines:
@@ -212,7 +212,7 @@ def late_input(seen: Evidence) -> list[Detection]:
             f" to start; num_workers={max(loader.cores - 1, 1)} leaves one for the model."
         )
     evidence = (
-        f"For {share:.0%} of the time {state} while {thread} waited for or prepared the next batch."
+        f"For {share:.1%} of the time {state} while {thread} waited for or prepared the next batch."
     )
     if loader is not None and loader.starting_ns >= STARTING_SHARE * seen.time_ns:
         evidence += (
@@ -242,7 +242,7 @@ def late_launches(seen: Evidence) -> list[Detection]:
     if seen.steps:
         count = f"{use.kernels_per_step:.0f} kernels per step"
     evidence = (
-        f"For {share:.0%} of the time the device was idle while the host launched kernels one by"
+        f"For {share:.1%} of the time the device was idle while the host launched kernels one by"
         f" one, each too late: {count}, half of them under"
         f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
     )
@@ -422,7 +422,7 @@ def waits(seen: Evidence) -> list[Detection]:
         waits_ns = waits_by_line(seen.syncs)
         of_all = waits_ns[caller or worst.name] < NEARLY_ALL * waits_ns.total()
     evidence = (
-        f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
+        f"The device was idle for {share:.1%} of the time after the host had waited for it{where}."
     )
     return [Detection(evidence, share, removal=WAITS, of_all=of_all)]
 
@@ -457,7 +457,7 @@ def driver_allocations(seen: Evidence) -> list[Detection]:
     )
     if not often:
         evidence = (
-            f"For {share:.0%} of the time the device was idle while the host was asking the driver"
+            f"For {share:.1%} of the time the device was idle while the host was asking the driver"
             f" for memory, or giving it back{': ' * bool(names)}{', '.join(names)}."
         )
     return [

@@ -118,9 +118,9 @@ def _explain(timeline: Timeline, time: DeviceTime, host: HostView, cause: Cause)
     line, beside, nowhere_ns, count = "", "", 0, 0
     inside: list[tuple[str, int]] = []
     after: list[tuple[str, int]] = []
+    if cause == "synchronisation":
+        after = idle_after_waits(timeline, part, time.rank, host)
     if share >= LEAST_LINE_SHARE:
-        if cause == "synchronisation":
-            after = idle_after_waits(timeline, part, time.rank, host)
         own = iv.subtract(part, handed)
         operators = host.outermost if cause in IN_OPERATORS else NO_OPERATORS
         places = places_during(timeline, own, time.rank, host.threads, operators)

@@ -142,7 +142,7 @@ def idle_after_waits(
     waits = take(waits, some)
     names = lines_at(timeline, waits)
     if (names < 0).any():
-        outermost = take(host.operators, host.outermost)
+        outermost = take(host.operators, _around(waits.start, host))
         rows = innermost_at(outermost, waits.start, waits.thread)
         around = waits.name.copy()
         around[rows >= 0] = outermost.name[rows[rows >= 0]]
@@ -151,6 +151,16 @@ def idle_after_waits(
     for name, each in zip(names.tolist(), ns[some].tolist(), strict=True):
         times[timeline.strings[name]] += each
     return times.most_common()
+
+
+def _around(moments: Ints, host: HostView) -> SmallInts:
+    """Return the outermost operators that were open at one of the moments, in order, or more."""
+    start, end, open_rows = host.operators.start, host.operators.end, [host.outermost[:0]]
+    for block in iv.blocks(len(host.outermost)):  # all at once would take as much as a table
+        rows = host.outermost[block]
+        begun, ended = (np.searchsorted(moments, times[rows]) for times in (start, end))
+        open_rows.append(rows[begun < ended])
+    return np.concatenate(open_rows)
 
 
 def since_last(moments: Ints, stretches: iv.Intervals) -> Ints:

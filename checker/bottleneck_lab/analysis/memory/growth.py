@@ -57,6 +57,12 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """Steps between two large falls, where they come at equal distances; 0 otherwise."""
     steps_before: int = 0
     """Steps before the first one recorded, where torch.profiler counted them; 0 otherwise."""
+    peak_step: str = ""
+    """The name of the step in which the peak lies; empty outside of the steps."""
+    peak_step_number: int = 0
+    """Its number, counted from 1, where torch.profiler counted the steps; 0 otherwise."""
+    peak_line: str = ""
+    """The program's line that ran at the peak; empty if none is known."""
     held_after_steps: int = 0
     """The steps after which the `holders` hold what they do."""
     levels_bytes: list[int] = []
@@ -147,6 +153,9 @@ def _use(
     if len(step_ends) > 1 and level[step_ends[-1]] < LET_GO * level[step_ends[-2]]:
         step_ends = step_ends[:-1]
     between = levels[1:-1]
+    peak = int(level.argmax())
+    step = _step_at(timeline, rank, int(rows.start[peak]))
+    line = _own_lines(timeline, take(rows, np.array([peak])))[0][0]
     return MemoryUse(
         rank=rank,
         device=device,
@@ -162,19 +171,29 @@ def _use(
         fall_bytes=int(largest_fall(between)),
         rise_bytes=int(largest_fall(-between)),
         period_steps=fall_period(between),
-        steps_before=_steps_before(timeline, rank),
+        steps_before=_step_number(first_step_name(timeline, rank)),
+        peak_step=step,
+        # torch.profiler counts from 0.
+        peak_step_number=_step_number(step) + step.startswith(STEP),
+        peak_line="" if line == NOT_RECORDED else line,
         # In a step without records, what is held does not change.
         held_after_steps=int((at[at >= 0] <= step_ends[-1]).sum()) if len(step_ends) else 0,
         levels_bytes=highest,
-        holders=_holders(timeline, rows, int(level.argmax()), step_ends, fall_period(between)),
+        holders=_holders(timeline, rows, peak, step_ends, fall_period(between)),
     )
 
 
-def _steps_before(timeline: Timeline, rank: int) -> int:
-    """Return how many steps came before a rank's first recorded one, as torch.profiler counts them;
-    0 for steps that are marked in another way, which may be counted from 0 or 1.
+def _step_at(timeline: Timeline, rank: int, moment: int) -> str:
+    """Return the name of a rank's step that a moment lies in; empty outside of the steps."""
+    steps = step_rows(timeline)
+    there = (steps.rank == rank) & (steps.start <= moment) & (moment <= steps.end)
+    return timeline.strings[int(steps.name[there][0])] if there.any() else ""
+
+
+def _step_number(name: str) -> int:
+    """Return how many steps came before one, as torch.profiler counts them; 0 for steps that are
+    marked in another way, which may be counted from 0 or 1.
     """
-    name = first_step_name(timeline, rank)
     number = STEP_NAME.match(name)
     return int(number[1]) if number and name.startswith(STEP) else 0
 

@@ -41,6 +41,8 @@ class Caller(msgspec.Struct, frozen=True):
     peak_bytes: int
     growth_bytes_per_step: int
     fall_bytes: int = 0
+    growth_bytes: int = 0
+    late_bytes_per_step: int = 0
 
 
 class StepBlocks(msgspec.Struct, frozen=True):
@@ -74,7 +76,8 @@ class Holder(msgspec.Struct, frozen=True):
     `freed_share`: of the blocks allocated there while it was recorded; `freed_at`: the line that
     freed most of them. `smallest_bytes`, `largest_bytes`: of the blocks held. `a_step`: what
     becomes of the blocks of a step, over the same steps as `growth_bytes`; all 0 where no steps
-    were recorded. `callers`: where several lines of the program's call it, those that hold
+    were recorded. `late_bytes_per_step`: what a typical step allocates that is freed after the step
+    that follows it. `callers`: where several lines of the program's call it, those that hold
     anything.
     """
 
@@ -93,6 +96,7 @@ class Holder(msgspec.Struct, frozen=True):
     largest_bytes: int = 0
     a_step: StepBlocks = StepBlocks()
     callers: tuple[Caller, ...] = ()
+    late_bytes_per_step: int = 0
 
 
 class CallSite(NamedTuple):
@@ -224,7 +228,9 @@ def find_holders(
     held, at_peak = lives.by_line(held_now), lives.by_line(held_at_peak)
     growths = _growth(over_time, held_now)
     steps_apart = last - first if by_step else 0
-    callers = _callers(lives, growths, held_now, held_at_peak, falls_by_site, steps_apart)
+    late = _late_bytes(lives, moments, first) if by_step else np.zeros_like(held_now)
+    late_by_line = lives.by_line(late)
+    callers = _callers(lives, growths, held_now, held_at_peak, falls_by_site, late, steps_apart)
     there = (lives.begin <= end) & (lives.end > end)
     line = lives.line_of[lives.site]
     holders = []
@@ -255,6 +261,7 @@ def find_holders(
                     else StepBlocks()
                 ),
                 callers=tuple(callers.get(lives.lines[i], ())),
+                late_bytes_per_step=int(late_by_line[i]),
             )
         )
     return holders
@@ -289,6 +296,24 @@ def _blocks_a_step(
     return StepBlocks(made, kept, freed, freed_in_next, late_freed_at)
 
 
+def _late_bytes(lives: Lifetimes, ends: Ints, first: int) -> Ints:
+    """Return by site the bytes that a typical step makes and that are freed after the step that
+    follows it; `ends` and `first` as in `_blocks_a_step`.
+    """
+    made_in, freed_in = np.searchsorted(ends, lives.begin), np.searchsorted(ends, lives.end)
+    # What the capture's last rows free is let go of at its end, not later in the loop.
+    late = (freed_in - made_in > 1) & (made_in > first) & (freed_in < len(ends))
+    typical = np.zeros(len(lives.sites), dtype=np.int64)
+    if not late.any():
+        return typical
+    # Later steps may leave as much, but nothing has freed it yet.
+    steps = int(made_in[late].max()) - first
+    each = np.zeros((steps, len(lives.sites)), dtype=np.int64)
+    np.add.at(each, (made_in[late] - first - 1, lives.site[late]), lives.bytes[late])
+    typical[:] = np.median(each, axis=0)
+    return typical
+
+
 def _growth(over_time: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:
     """Return what grows, of the bytes held at some moments and at the end, and by how much."""
     growth = held - over_time[0]
@@ -308,6 +333,7 @@ def _callers(
     held: Ints,
     at_peak: Ints,
     falls: Ints,
+    late: Ints,
     steps: int,
 ) -> dict[str, list[Caller]]:
     """Return the callers of each line that has several, the largest first, with their growth over
@@ -326,6 +352,8 @@ def _callers(
                     int(at_peak[i]),
                     more,
                     int(falls[i]) if steps else 0,
+                    int(growth[i]) if grows[i] else 0,
+                    int(late[i]),
                 )
             )
     return callers

@@ -11,7 +11,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import Cause
-from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
+from bottleneck_lab.analysis.device.attribution import attribute
 from bottleneck_lab.analysis.host.calls import BLOCKING_COPY_NS
 from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.analysis.rows import union_of
@@ -46,13 +46,11 @@ def find_host(
     """Return the host of a rank whose devices are `busy`."""
     waits = _waits(timeline, rank, view, busy)
     del busy  # of a large capture it is large, too
-    doing = attribute(iv.stretch(*window), view, window)
-    doing["synchronisation"] = iv.join(doing["synchronisation"], _asking(view))
     return Host(
         waits=waits,
         sending=_copy_calls(timeline, rank, Direction.H2D),
         fetching=_copy_calls(timeline, rank, Direction.D2H),
-        doing=doing,
+        doing=attribute(iv.stretch(*window), view, window),
         fixed=view.fixed,
         end=min(int(view.known.end[-1]), window.end) if len(view.known.end) else window.start,
     )
@@ -117,15 +115,3 @@ def _queued(timeline: Timeline, rank: int, moments: Ints) -> Ints:
     begun = np.where(rows > 0, np.cumsum(mine, dtype=np.int32)[rows - 1], 0)
     waiting: Ints = launched - begun
     return waiting
-
-
-def _asking(view: HostView) -> iv.Intervals:
-    """Return the short copy calls right before a wait: `.item()` is both, and without its wait it
-    makes no call either.
-    """
-    calls = view.copy_calls.where(view.copy_calls.lengths <= BLOCKING_COPY_NS)
-    if not len(view.sync.start):
-        return iv.NONE
-    following = np.searchsorted(view.sync.start, calls.end)
-    wait = view.sync.start[np.minimum(following, len(view.sync.start) - 1)]
-    return calls.where((wait >= calls.end) & (wait - calls.end < TOGETHER_NS))

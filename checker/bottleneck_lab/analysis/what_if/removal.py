@@ -65,8 +65,6 @@ def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -
 
     if removal.copies:
         removed |= (kind == ActivityKind.COPY) | (kind == ActivityKind.MEMSET)
-    if removal.waits:  # the values that the host waits for
-        removed |= (table.direction[rows] == Direction.D2H) & (table.bytes[rows] <= VALUE_BYTES)
     if removal.results:
         removed |= (table.direction[rows] == Direction.D2H) & (table.bytes[rows] > VALUE_BYTES)
     if removal.communication:

@@ -64,7 +64,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     for line in headline:
         sheet.line(line, style=f"bold {style}".strip(), indent=1)
     sheet.rule(style)
-    if comparison.emulated:
+    if comparison.emulated and not comparison.repeats:  # else it says so of all times
         sheet.line(words.EMULATED, indent=1, style="yellow")
     for line in describe_unreliable(comparison):
         sheet.line(line, indent=1, lead="! ", style="bold red")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
@@ -23,16 +24,16 @@ from bottleneck_lab.report.breakdown import (
     time_of_other_lines,
     wall_parts,
 )
-from bottleneck_lab.report.console.memory import ON_THE_PAGE, print_holders
+from bottleneck_lab.report.console.memory import print_blocks, print_causes
 from bottleneck_lab.report.console.roofline import NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
+from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
     changes_between_steps,
-    describe_before,
-    describe_end,
     describe_late_freeing,
+    describe_late_lines,
     describe_peak_without_steps,
     list_peak,
 )
@@ -46,53 +47,57 @@ TOP = 5
 def print_gaps(
     sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
 ) -> None:
-    """Print the first `top` gaps: how many are of one length before the same work, when the first
-    of them began, its number, which `lab report --gap` takes, and, of several devices, on which.
+    """Print the first `top` gaps: the number that `lab report --gap` takes, when it began, its
+    length, how many are of that length before the same work, and, of several devices, on which.
     Those that devices have in common are one.
     """
     rows, many = [], len(summary.devices) > 1
     for number, use, gap in gaps:
         length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
         at = words.format_duration(gap.start_ns - summary.origin_ns)
-        after = f", until {short_name(gap.after)}" if gap.after else ""
+        after = short_name(gap.after) if gap.after else ""
         rows.append(((length, at, after, 0 if many else number), (number, use)))
     alike = []
     for (length, at, after, _), of_devices in group_alike(rows):
         where = ""
         if many:
-            where = f", {device_names([use for _, use in of_devices], summary)}"
+            where = device_names([use for _, use in of_devices], summary)
         alike.append(((length, where, after), (of_devices[0][0], at)))
-    for (length, where, after), [(number, at), *others] in group_alike(alike)[:top]:
-        lead = f"{len(others) + 1:>3} ×{length:>9} "
-        which = f"{'first ' * bool(others)}at {at} (gap {number}){where}{after}"
-        sheet.path(sheet.safe(lead) + sheet.fit_name(which, sheet.width - len(lead) - 1), indent=1)
+    if alike:
+        sheet.path(f"{'gap':>4} {'begins':>9} {'lasts':>9} {'alike':>6}  before", indent=1)
+    for (length, where, after), of_length in group_alike(alike)[:top]:
+        number, at = of_length[0]
+        lead = sheet.safe(f"{number:>4} {at:>9} {length:>9} {len(of_length):>6}  ")
+        before = ": ".join(filter(None, [where, after]))
+        row = lead + sheet.fit_name(before, sheet.width - len(lead) - 1)
+        sheet.path(row.rstrip(), indent=1)
 
 
 def print_launches(sheet: Sheet, summary: Summary) -> None:
-    """Print how many kernels each device got, and how short they are."""
+    """Print how many launches a step has, copies among them, and how short the kernels are."""
+    steps = len(summary.steps) or 1
+    a_step = " a step" * bool(summary.steps)
+    copies = round(sum(row.calls for row in summary.copies) / steps)
     rows = []
     for use in summary.launches:
-        if summary.steps:
-            count = f"{counted(round(use.kernels_per_step), 'kernel')} per step"
-        else:
-            count = f"{use.kernels:,} kernels"
+        count = round(use.kernels_per_step) if summary.steps else use.kernels
         half = f"half of them under {words.format_duration(use.median_kernel_ns)}"
-        short = f"{words.format_share(use.short_share)} are under 10 µs."
-        rows.append((f"{count}, {half}; {short}", use.rank))
-    for text, ranks in group_alike(rows)[:TOP]:
+        short = f"{words.format_share(use.short_share)} under 10 µs."
+        rows.append(((count, f"{half}, {short}"), use.rank))
+    groups = group_alike(rows)
+    for (count, short), ranks in groups[:TOP]:
         whose = ""
         if len(summary.ranks) > 1:
             whose = f"{words.name_several('rank', ranks)}{', each' * (len(ranks) > 1)}: "
-        sheet.line(whose + text, indent=2)
-    copies = sum(row.calls for row in summary.copies)
-    if summary.launches and copies:
-        # The table `device` and a timeline hold both: counted there, the sum is another.
-        kernels = sum(row.kernels for row in summary.launches)
-        many = len(summary.steps) or 1
-        each = f"{copies / many:.2g}" if copies < 10 * many else f"{copies / many:,.0f}"
-        launches = f"{(kernels + copies) / many:,.0f} launches"
-        per_step = " per step" * bool(summary.steps)
-        sheet.line(f"With copies ({each}): {launches}{per_step}.", indent=2, style="dim")
+        kernels = f"{counted(count, 'kernel')}{a_step}"
+        if len(groups) == 1 and copies:
+            kernels = (
+                f"{counted(count + copies, 'launch', 'launches')}{a_step}:"
+                f" {counted(copies, 'copy', 'copies')} and {counted(count, 'kernel')}"
+            )
+        sheet.line(f"{whose}{kernels}, {short}", indent=2)
+    if len(groups) > 1 and copies:
+        sheet.line(f"Copies: {copies:,}{a_step}.", indent=2)
 
 
 def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
@@ -160,16 +165,20 @@ def print_memory(
         for sentence in filter(None, sentences):
             sheet.line(sentence, indent=2)
         if holders and listed:
-            print_holders(
-                sheet,
-                f"Lines that allocated the memory held, in this capture: {where}",
-                listed,
-                len(listed) if whole else TOP,
-                summary.code,
-                describe_end(use),
-                f"with `--all` or {ON_THE_PAGE}",
-            )
-            sheet.line(describe_before(use), indent=1)
+            _print_holders(sheet, use, where, summary.code, whole=whole)
+
+
+def _print_holders(
+    sheet: Sheet, use: MemoryUse, where: str, code: Mapping[str, str], *, whole: bool
+) -> None:
+    """Print the lines that cause what memory holds; as a `whole`, also what becomes of their
+    blocks.
+    """
+    lines = tabulate_use(use, None if whole else TOP)
+    print_causes(sheet, f"Lines that caused the memory at the peak: {where}", lines, code)
+    sheet.line(describe_late_lines(use.holders), indent=1)
+    if whole:
+        print_blocks(sheet, use.holders)
 
 
 def print_workers(sheet: Sheet, summary: Summary) -> None:

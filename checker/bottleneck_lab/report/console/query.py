@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.query import QueryResult
 from bottleneck_lab.analysis.questions import Question
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_names
-from bottleneck_lab.report.words import format_bytes
+from bottleneck_lab.report.words import format_bytes, format_count, format_rounded
 
 _LEAST_TEXT = 16
 """Columns of text that would be folded to fewer letters make a table that nobody can read."""
@@ -24,13 +24,14 @@ _LEAST_LINE = 24
 """The name of a line of Python is cut and not folded, and to no fewer letters."""
 _SAME_ROWS = 3
 """A number that so many rows have, and no row another, is told once."""
+_COUNTS = ("launches", "calls_a_step", "times")
 _GAP, _NARROW_GAP = 3, 2
 """What Rich puts between two columns, and with collapsed padding."""
 
 
 class _Column(NamedTuple):
     """A column of a table, with its head as printed; `lines` if it holds names of lines, and then
-    the `code` of each, where it is known.
+    the `code` of each, where it is known; the number that all its rows have is the `same`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class _Column(NamedTuple):
     numbers: bool
     lines: bool
     code: list[str]
+    same: str
 
     @property
     def longest(self) -> int:
@@ -65,7 +67,7 @@ def render_query(
     come without the question's spare columns.
     """
     every = _columns(result, code, short=question is not None)
-    same = {each.name: value for each in every if question and (value := _same_number(each))}
+    same = {each.name: each.same for each in every if question and each.same}
     columns = [each for each in every if each.name not in same]
     shown, gap = columns, _GAP
     if question and _least_width(columns, _GAP) > console.width:
@@ -81,14 +83,13 @@ def render_query(
         console.print(f"Left out for want of room: {', '.join(left_out)}. `--json` has all.")
 
 
-def _same_number(column: _Column) -> str:
-    """Return the number that the column has in all rows that have any; empty if they differ, or are
-    few.
-    """
-    values = [each for each in column.cells if each]
-    if not column.numbers or len(values) < _SAME_ROWS or len(set(values)) > 1:
+def _same_number(values: Sequence[Any], cells: Sequence[str]) -> str:
+    """Return the number that all rows have that have any; empty if they differ, or are few."""
+    numbers = [each for each in values if each is not None]
+    # Small numbers look alike once they are rounded.
+    if len(numbers) < _SAME_ROWS or len({_format_cell(each, digits=4) for each in numbers}) > 1:
         return ""
-    return values[0]
+    return next(filter(None, cells))
 
 
 def _narrowed(columns: Sequence[_Column], spare: Sequence[str], width: int) -> list[_Column]:
@@ -111,7 +112,8 @@ def _columns(result: QueryResult, code: Mapping[str, str], *, short: bool) -> li
             cells = _short_cells(head, values) if short else [*map(_format_cell, values)]
             numbers = all(isinstance(each, int | float | None) for each in values)
             sources = [code.get(str(each), "") for each in values]
-            columns.append(_Column(head, head, cells, numbers, lines, sources))
+            same = _same_number(values, cells) if numbers else ""
+            columns.append(_Column(head, head, cells, numbers, lines, sources, same))
     return columns
 
 
@@ -123,9 +125,22 @@ def _short_cells(head: str, values: Sequence[Any]) -> list[str]:
     return [
         without_folders(each)
         if isinstance(each, str) and LINE.match(each)
-        else labels.get(str(each), _format_cell(each, digits=4))
+        else labels.get(str(each), _format_figure(head, each))
         for each in values
     ]
+
+
+def _format_figure(head: str, value: object) -> str:
+    """Return a cell of an answer: ms with two decimals, µs and percent with one."""
+    if not isinstance(value, float):
+        return _format_cell(value)
+    if "ms" in head.split("_"):
+        return format_rounded(value)
+    if head in _COUNTS:
+        return format_count(value)
+    if head.endswith("us") or "percent" in head:
+        return format_rounded(value, decimals=1)
+    return _format_cell(value, digits=4)
 
 
 def _least_width(columns: Sequence[_Column], gap: int) -> int:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
-from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     Part,
+    Wait,
     costly_operators,
     describe_capture,
     describe_collectives,
@@ -30,6 +30,7 @@ from bottleneck_lab.report.breakdown import (
     kernel_time_ns,
     leading_part,
     range_times,
+    waits_by_cost,
     wall_parts,
 )
 from bottleneck_lab.report.console.lists import (
@@ -268,7 +269,7 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         _print_waits(sheet, summary, whole=whole)
     _print_copies(sheet, summary, whole=whole)
     if summary.kernels and _kernels_are_operators(summary):
-        sheet.heading("Kernels (emulated: each is one of the operators below)")
+        sheet.heading("Launches (emulated: each kernel is one of the operators below)")
     else:
         short = short_names(row.name for row in summary.kernels)
         kernels = [(short[row.name], row.total_ns) for row in summary.kernels]
@@ -343,54 +344,71 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
 
 
 def _print_inside(sheet: Sheet, summary: Summary, lead: Part, *, whole: bool) -> None:
+    if lead.cause == "synchronisation":
+        _print_waits(sheet, summary, whole=True, number="3  ")
+        sheet.line(capture_words.describe_waiting_line(summary), indent=1)
+        _print_longest_gaps(sheet, summary, lead)
+        return
     sheet.heading("3  What is inside it, by share of the wall time")
     rows = _inside(summary, lead)
-    if lead.cause == "synchronisation":
-        sheet.line(capture_words.AFTER_WAITS, indent=2)
-    elif lead.cause and summary.lines and not summary.cpu_only:
+    if lead.cause and summary.lines and not summary.cpu_only:
         sheet.line(capture_words.ONLY_IDLE, indent=2)
     for row in rows:
         sheet.ranked(*row)
     beside = describe_side_by_side(summary)
     if beside and lead.key == "compute":
         sheet.line(beside, indent=2)
-    if lead.cause == "synchronisation":
-        sheet.line(capture_words.describe_waiting_line(summary), indent=2)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
-        numbered = enumerate(numbered_gaps(summary.devices), start=1)
-        longest = [(number, use, gap) for number, (use, gap) in numbered if gap.cause == lead.cause]
-        if longest:
-            sheet.line(
-                "The longest of these gaps (add `--gap N` to see what every thread did):", indent=2
-            )
-        print_gaps(sheet, summary, longest, 3)
+        _print_longest_gaps(sheet, summary, lead)
     if lead.key == "communication":
         print_late_ranks(sheet, summary)
     # A few waits may be all that is left of a cause.
     _print_waits(sheet, summary, whole=whole)
 
 
-def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
-    """Print where the host waited, and that the device works meanwhile, if it does; or in one line
-    that it hardly waited, unless `whole`.
+def _print_longest_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
+    numbered = enumerate(numbered_gaps(summary.devices), start=1)
+    longest = [(number, use, gap) for number, (use, gap) in numbered if gap.cause == lead.cause]
+    if longest:
+        sheet.line(
+            "The longest of these gaps (add `--gap N` to see what every thread did):", indent=2
+        )
+    print_gaps(sheet, summary, longest, 3)
+
+
+def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "") -> None:
+    """Print where the host waited beside how long the device was idle afterwards, which is what it
+    costs; or in one line that it hardly waited, unless `whole`.
     """
-    waits = _waits(summary)
+    waits, wall_ns = waits_by_cost(summary), _wall_ns(summary)
     if not waits:
         return
-    waited = sum(ns for _, ns, _ in waits) / _wall_ns(summary)
-    if waited < _HARDLY and not whole:
-        little = f"The host hardly waited for the device: {words.format_share(waited)}"
+    waited_ns, idle_ns = (sum(ns) for ns in zip(*map(_times, waits), strict=True))
+    if waited_ns + idle_ns < _HARDLY * wall_ns and not whole:
+        little = f"The host hardly waited for the device: {words.format_share(waited_ns / wall_ns)}"
         sheet.blank()
         sheet.line(f"{little} of the wall time.")
         return
-    sheet.heading(capture_words.WAITED)
-    for name, ns, code in waits[:TOP]:
-        share = ns / _wall_ns(summary)
-        sheet.ranked(name, share, words.format_duration(ns), code, wrapped=True)
-    if beside := capture_words.explain_waits(summary.syncs):
-        sheet.line(beside, indent=1, style="dim")
+    sheet.heading(f"{number}{capture_words.WAITED}")
+    sheet.path(f"{'waiting':>8} {'idle after':>11}", indent=1)
+    rows, rest = waits[:TOP], waits[TOP:]
+    if rest:
+        waiting_ns, after_ns = (sum(ns) for ns in zip(*map(_times, rest), strict=True))
+        rows.append(Wait(counted(len(rest), "other place"), "", waiting_ns, after_ns, []))
+    for wait in rows:
+        waiting, idle = (words.format_share_column(ns / wall_ns) for ns in _times(wait))
+        lead = f"{waiting:>8} {idle:>11}  "
+        sheet.line(wait.name, lead=lead, indent=1)
+        sheet.source(wait.code, indent=len(lead) + 1)
+    # Where waits are the largest block, what they cost stands above.
+    if explained := capture_words.explain_waits(summary.syncs, costs=not number):
+        sheet.line(explained, indent=1, style="dim")
+
+
+def _times(wait: Wait) -> tuple[int, int]:
+    return wait.waiting_ns, wait.idle_ns
 
 
 def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
@@ -401,32 +419,6 @@ def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
         mean = words.format_duration(lead.ns / gaps)
         sheet.line(f"This block is the sum of {gaps:,} gaps, {mean} each on average.", indent=2)
     print_launches(sheet, summary)
-
-
-def _waits(summary: Summary) -> list[tuple[str, int, str]]:
-    """Return where the host waited, for how long (ns), and the source of that line; all waits of a
-    line together, described by the longest.
-    """
-    of_line: dict[str, list[SyncRow]] = {}
-    for row in summary.syncs:
-        of_line.setdefault(row.line or capture_words.describe_wait(row), []).append(row)
-    waits = [
-        (
-            capture_words.describe_wait(rows[0]),
-            sum(row.total_ns for row in rows),
-            _source(summary, rows[0]),
-        )
-        for rows in of_line.values()
-    ]
-    return sorted(waits, key=lambda wait: -wait[1])
-
-
-def _source(summary: Summary, row: SyncRow) -> str:
-    """Return the source of the line that waited, with its place where another line is named."""
-    code = summary.code.get(row.line, "")
-    if code and row.awaited_line not in ("", row.line):
-        return f"{row.line.partition(':')[0]}: {code}"
-    return code
 
 
 Row = tuple[str, float, str, str]
@@ -485,20 +477,19 @@ def _contents(summary: Summary, biggest: Part) -> list[tuple[str, int, str]]:
 
 def _count_places(summary: Summary, idle: Part) -> int:
     """Return in how many operators, lines and ranges the host was while devices were idle for one
-    cause, or had waited before, at most.
+    cause, at most.
     """
     parts = [part for use in summary.devices for part in use.gap_causes if part.cause == idle.cause]
-    return max((len(part.after) or part.places for part in parts), default=0)
+    return max((part.places for part in parts), default=0)
 
 
 def _host_during(summary: Summary, idle: Part) -> list[tuple[str, int, str]]:
-    """Return where the host was while devices were idle for one cause, or where it had waited
-    before: name, ns, and the source of a line.
+    """Return where the host was while devices were idle for one cause: name, ns, and the source of
+    a line.
     """
     times: Counter[str] = Counter()
     for use in summary.devices:
         for part in use.gap_causes:
             if part.cause == idle.cause:
-                places = part.after or [*part.inside, (capture_words.NOWHERE, part.nowhere_ns)]
-                times.update(dict(places))
+                times.update(dict([*part.inside, (capture_words.NOWHERE, part.nowhere_ns)]))
     return [(name, ns, summary.code.get(name, "")) for name, ns in times.items() if ns]

@@ -212,20 +212,13 @@ class Sheet:
             text = f"{' ' * indent}{self.fit(code, self.width - indent - 1)}"
             self.write(Text(text, style="dim"))
 
-    def ranked(
-        self, name: str, share: float, figure: str, code: str = "", *, wrapped: bool = False
-    ) -> None:
+    def ranked(self, name: str, share: float, figure: str, code: str = "") -> None:
         """Write `41.2% figure ███ name`: a short bar leaves room for the long names of kernels,
-        operators and lines. The `code` of a line stands below its name. What is more than a name is
-        `wrapped` instead of cut.
+        operators and lines. The `code` of a line stands below its name.
         """
         bar = self.bar(low=share, high=share, end=1.0, width=8)
         lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
-        if wrapped:
-            self.line(name, lead=self.safe(lead), indent=1)
-        else:
-            room = self.width - len(lead) - 2
-            self.path(self.safe(lead) + self.fit_name(name, room), indent=1)
+        self.path(self.safe(lead) + self.fit_name(name, self.width - len(lead) - 2), indent=1)
         self.source(code, indent=len(lead) + 1)
 
 

@@ -163,15 +163,16 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         text = criterion_label(verdict.lab, verdict.device, criterion.id)
     sentence = f"{text}." if because else text
     sheet.line(sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
-    gauge = verdict_words.gauge(criterion)
-    if gauge:
+    gauge, measured = verdict_words.gauge(criterion), verdict_words.format_measured(criterion)
+    figure = "" if measured in sentence else measured
+    if gauge and gauge.low < gauge.high:
         width = max(12, min(36, sheet.width - 40))
         bar = sheet.bar(
             low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
         )
-        measured = verdict_words.format_measured(criterion)
-        figure = "" if measured in sentence else f"  {measured}"
-        sheet.line(Text.assemble((bar, style), sheet.safe(figure)), indent=3)
+        sheet.line(Text.assemble((bar, style), sheet.safe(f"  {figure}".rstrip())), indent=3)
+    elif gauge and figure:  # a bar of one value would show no more
+        sheet.line(f"Measured: {figure}.", indent=3)
 
 
 def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:

@@ -22,20 +22,20 @@ from bottleneck_lab.report.breakdown import (
     kernel_time_ns,
     line_label,
     time_of_other_lines,
+    waits_by_cost,
 )
 from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
+from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
-    COLUMNS,
-    describe_callers,
-    describe_end,
     describe_growth,
     describe_late_freeing,
+    describe_late_lines,
     describe_peak_without_steps,
-    holder_rows,
 )
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
+from bottleneck_lab.report.page.memory import cause_tables
 from bottleneck_lab.report.page.roofline_chart import roofline_chart
 from bottleneck_lab.report.roofline_axes import LETTERS
 from bottleneck_lab.wording import counted
@@ -256,7 +256,9 @@ def collectives_table(summary: Summary) -> Markup | None:
 
 
 def waits_table(summary: Summary) -> Markup | None:
-    """Render where the host waited, and for what."""
+    """Render where the host waited, for what, and how long the device was idle after the waits of a
+    line, beside its longest; lines that cost most first.
+    """
     cells = [
         [
             _line(summary, row.line, row.line or row.name),
@@ -265,15 +267,25 @@ def waits_table(summary: Summary) -> Markup | None:
             words.format_duration(row.total_ns),
             _name(capture_words.describe_awaited(row)),
             words.format_duration(row.awaited_ns) if row.awaited else "",
+            words.format_duration(wait.idle_ns) if row is wait.rows[0] else "",
         ]
-        for row in summary.syncs[:TOP]
-    ]
+        for wait in waits_by_cost(summary)
+        for row in wait.rows
+    ][:TOP]
     often = "calls"
     if summary.steps:
         often = "per step"
-    head = ["line or call that waited", "caused by", often, "total", "longest for", "which ran for"]
+    head = [
+        "line or call that waited",
+        "caused by",
+        often,
+        "total",
+        "longest for",
+        "which ran for",
+        "idle after",
+    ]
     caption = f"Where the host waited for the device. {capture_words.explain_waits(summary.syncs)}"
-    return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5))
+    return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5, 6))
 
 
 def copies_table(summary: Summary) -> Markup | None:
@@ -356,25 +368,18 @@ def memory_tables(summary: Summary) -> Markup | None:
     head = ["where", "at first", "peak", "growth per step", "allocations", "driver calls"]
     listed = _table(head, cells, "Memory", numeric=range(1, 6))
     held = [
-        join(
-            [
-                tag("p", describe_callers(use.holders), class_="soft"),
-                _table(
-                    ["line", describe_end(use), *COLUMNS],
-                    [
-                        [_line(summary, name, name), *cells]
-                        for name, *cells in holder_rows(use.holders)
-                    ],
-                    "Lines that allocated the memory held, in this capture:"
-                    f" {_device(summary, use.rank, use.device)}",
-                    numeric=range(1, 5),
-                ),
-            ]
+        cause_tables(
+            tabulate_use(use),
+            use.holders,
+            f"Lines that caused the memory at the peak: {_device(summary, use.rank, use.device)}",
+            lambda row: _line(summary, row.name, row.name),
         )
         for use in summary.memory
+        if use.holders
     ]
+    late = [tag("p", describe_late_lines(use.holders), class_="soft") for use in summary.memory]
     if listed:
-        return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held)
+        return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held, late)
     return None
 
 
