@@ -21,7 +21,7 @@ from bottleneck_lab.grading.criteria import format_figure
 Array = np.ndarray[Any, Any]
 
 ALIKE = 8
-LIKE_TIMED, SMALLEST = 0.25, "medium"
+LIKE_TIMED, SMALLEST = 0.1, "medium"
 """Of the untimed calls, the share whose pictures are of the timed ones' size, and the size of the
 others.
 """
@@ -76,8 +76,8 @@ def make_inputs(
 def untimed_inputs(
     rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
 ) -> list[bytes]:
-    """The same for a call that nobody times, from a smaller picture three times out of four: it is
-    judged as strictly, and drawn and answered sooner.
+    """The same for a call that nobody times, mostly from a smaller picture: it is judged as
+    strictly, and drawn and answered sooner.
     """
     size = case if rng.random() < LIKE_TIMED else SMALLEST
     return make_inputs(rng, size, data, settings)

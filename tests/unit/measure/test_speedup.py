@@ -21,7 +21,7 @@ from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
-from bottleneck_lab.measure.kinds.speedup.against_itself import AgainstItself
+from bottleneck_lab.measure.kinds.speedup.against_itself import SELF_TEST_SIZES, AgainstItself
 from bottleneck_lab.measure.kinds.speedup.figures import MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
@@ -392,11 +392,19 @@ def test_a_quiet_machine_leaves_no_doubt_to_narrow():
 def test_a_noisy_machine_is_measured_on_as_long_as_it_is_asked_for():
     itself = against_itself(*[1.4, 1.0] * 24)
     assert itself.outcome.doubt == pytest.approx(0.4)
+    assert "6 times" in itself.outcome.sentence
     assert itself.narrow()
-    assert itself.narrow()
+    assert "9 times" in itself.outcome.sentence
+    while itself.narrow():
+        pass
     assert "48 times" in itself.outcome.sentence
-    assert itself.waited_s == 1.5
-    assert not itself.narrow()
+    assert itself.waited_s == 0.5 * len(SELF_TEST_SIZES)
+
+
+def test_of_six_pairs_each_counts_and_nine_bear_an_outlier():
+    itself = against_itself(2.0, *[1.01] * 8)
+    assert itself.outcome.quiet
+    assert "9 times" in itself.outcome.sentence
 
 
 def test_an_unfit_machine_gets_all_its_pairs_before_it_is_refused():
