@@ -37,7 +37,7 @@ from markdown_tables import table
 
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading import sequential
-from bottleneck_lab.grading.sequential import PAIRS, SELF_TEST_PAIRS, SequentialTest, State
+from bottleneck_lab.grading.sequential import PAIRS, SequentialTest, State
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.http_server.check import AGAIN_S, BAD_REQUESTS_S, OPEN_WINDOWS
 from bottleneck_lab.measure.kinds.http_server.figures import WINDOW_S
@@ -53,6 +53,7 @@ from bottleneck_lab.measure.kinds.input_pipeline.device_process import (
 from bottleneck_lab.measure.kinds.input_pipeline.records import WARM_UP_BATCHES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import sampling
+from bottleneck_lab.measure.kinds.speedup.against_itself import SELF_TEST_SIZES
 from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.second_level import RIVAL_PAIRS
 
@@ -252,7 +253,7 @@ class Budget:
             clock += calls * sum(call) + (2 * 2 + settings.warmup_calls) * cost.draw_s
             clock += settings.warmup_calls * cost.judge_s
         first = next(iter(self.calls))
-        clock += SELF_TEST_PAIRS[0] * (2 * sum(self.calls[first]) + self.costs[first].draw_s)
+        clock += SELF_TEST_SIZES[0] * (2 * sum(self.calls[first]) + self.costs[first].draw_s)
         idle = hasattr(self.judge, "idle")
 
         def time_pair(case: Case) -> None:

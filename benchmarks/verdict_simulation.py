@@ -28,7 +28,6 @@ from bottleneck_lab.grading.sequential import (
     BLOCKS,
     PAIRS,
     SELF_TEST_MARGIN,
-    SELF_TEST_PAIRS,
     Plan,
     SelfTest,
     SequentialTest,
@@ -37,6 +36,7 @@ from bottleneck_lab.grading.sequential import (
     self_test,
     shuffled_order,
 )
+from bottleneck_lab.measure.kinds.speedup.against_itself import SELF_TEST_SIZES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TARGET = 1.5
@@ -140,7 +140,7 @@ class AgainstItself:
     def __init__(self, rng: random.Random, slots: Slots) -> None:
         self._rng, self._slots = rng, slots
         self._log_ratios: list[float] = []
-        self._sizes = list(SELF_TEST_PAIRS)
+        self._sizes = list(SELF_TEST_SIZES)
         self.outcome = self._measure()
         while not self.outcome.fit and self.narrow():
             pass

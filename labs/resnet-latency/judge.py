@@ -21,8 +21,12 @@ from bottleneck_lab.grading.criteria import format_figure
 Array = np.ndarray[Any, Any]
 
 ALIKE = 8
+LIKE_TIMED, SMALLEST = 0.1, "medium"
+"""Of the untimed calls, the share whose pictures are of the timed ones' size, and the size of the
+others.
+"""
 _latest: dict[str, bytes] = {}
-"""The latest picture of each case that was drawn by itself."""
+"""The latest picture of each size that was drawn by itself."""
 FLOOR = 1e-6
 """Probabilities below this are taken for this: half precision cannot tell them apart."""
 
@@ -63,10 +67,20 @@ def make_inputs(
     """
     draw = random.Random(int(rng.integers(1 << 62)))
     if case in _latest and not draw.randrange(ALIKE):
-        return [_alike(_latest[case])]
+        return [_alike(_latest.pop(case))]  # once: made again, it would be the same
     photo = _photograph(draw.choice(_files(data / traffic().PHOTOS)))
     _latest[case] = traffic().request(photo, traffic().SIZES[case], draw)
     return [_latest[case]]
+
+
+def untimed_inputs(
+    rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
+) -> list[bytes]:
+    """The same for a call that nobody times, mostly from a smaller picture: it is judged as
+    strictly, and drawn and answered sooner.
+    """
+    size = case if rng.random() < LIKE_TIMED else SMALLEST
+    return make_inputs(rng, size, data, settings)
 
 
 def _alike(jpeg: bytes) -> bytes:

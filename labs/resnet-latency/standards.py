@@ -15,6 +15,7 @@ from weights import load_resnet50
 RESIZE, CROP = 232, 224
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
 STD = torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
+CORES = torch.get_num_threads()
 FILTERS = (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC, InterpolationMode.LANCZOS)
 
 
@@ -29,6 +30,9 @@ def load(device):
 
     @torch.inference_mode()
     def answers(jpeg, ways):
+        # The shipped script's answer is computed beside the code that it judges: more threads would
+        # wait for one another's cores.
+        torch.set_num_threads(CORES if ways else 1)
         if not ways:
             return probabilities(exact(as_shipped(jpeg).to(device)))[0]
         small = decoded(jpeg, RESIZE, smaller=2)

@@ -177,6 +177,23 @@ def test_no_request_comes_twice_and_all_have_the_size_of_their_device():
     )
 
 
+def test_of_the_pictures_that_nobody_times_most_are_small_and_some_like_the_timed_ones(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(judge, "_latest", {})
+    monkeypatch.setattr(judge.traffic(), "SIZES", {"large": (64, 48), "medium": (32, 16)})
+    folder = tmp_path / judge.traffic().PHOTOS
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (120, 160, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "0.jpg")
+    rng = np.random.default_rng(1)
+    drawn = [judge.untimed_inputs(rng, "large", tmp_path, SETTINGS)[0] for _ in range(200)]
+    widths = [Image.open(io.BytesIO(jpeg)).width for jpeg in drawn]
+    assert set(widths) == {64, 32}
+    assert 8 <= widths.count(64) <= 40
+    assert len(set(drawn)) == 200
+
+
 DECODING_MS, NETWORK_MS, FIRST_CALL_MS = 30.0, 10.0, 100.0
 
 

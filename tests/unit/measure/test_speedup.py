@@ -21,7 +21,7 @@ from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
-from bottleneck_lab.measure.kinds.speedup.against_itself import AgainstItself
+from bottleneck_lab.measure.kinds.speedup.against_itself import SELF_TEST_SIZES, AgainstItself
 from bottleneck_lab.measure.kinds.speedup.figures import MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
@@ -392,11 +392,19 @@ def test_a_quiet_machine_leaves_no_doubt_to_narrow():
 def test_a_noisy_machine_is_measured_on_as_long_as_it_is_asked_for():
     itself = against_itself(*[1.4, 1.0] * 24)
     assert itself.outcome.doubt == pytest.approx(0.4)
+    assert "6 times" in itself.outcome.sentence
     assert itself.narrow()
-    assert itself.narrow()
+    assert "9 times" in itself.outcome.sentence
+    while itself.narrow():
+        pass
     assert "48 times" in itself.outcome.sentence
-    assert itself.waited_s == 1.5
-    assert not itself.narrow()
+    assert itself.waited_s == 0.5 * len(SELF_TEST_SIZES)
+
+
+def test_of_six_pairs_each_counts_and_nine_bear_an_outlier():
+    itself = against_itself(2.0, *[1.01] * 8)
+    assert itself.outcome.quiet
+    assert "9 times" in itself.outcome.sentence
 
 
 def test_an_unfit_machine_gets_all_its_pairs_before_it_is_refused():
@@ -668,11 +676,19 @@ def both_sides(learner, *, standards=None):
     )
 
     def side(name, function):
-        def call(inputs):
+        def hand_over(inputs):
             calls.append((name, *inputs))
-            return 0.5, [function(*inputs)]
+            return function(*inputs)
 
-        return SimpleNamespace(call=call, worker=SimpleNamespace(cpu_s=lambda: 0.0))
+        def collect(answer):
+            return 0.5, [answer]
+
+        return SimpleNamespace(
+            hand_over=hand_over,
+            collect=collect,
+            call=lambda inputs: collect(hand_over(inputs)),
+            worker=SimpleNamespace(cpu_s=lambda: 0.0),
+        )
 
     context = SimpleNamespace(rng=random.Random(1), settings=SpeedupSettings(), data=None)
     trusted = standards and side("standards", standards)
@@ -681,10 +697,10 @@ def both_sides(learner, *, standards=None):
     return workers, calls, compared
 
 
-def test_calls_that_nobody_times_may_have_inputs_of_their_own():
+def test_calls_that_nobody_times_may_have_inputs_of_their_own_and_run_beside_the_reference():
     workers, calls, _ = both_sides(lambda number: 2 * number)
     workers.judge_untimed(next(workers.untimed()))
-    assert calls == [("learner", 1.0), ("reference", 1.0)]
+    assert calls == [("reference", 1.0), ("learner", 1.0)]
     workers.time_pair(Case("only"))
     assert sorted(calls[2:]) == [("learner", 3.0), ("reference", 3.0)]
     assert workers.untimed_answers == 1
