@@ -217,7 +217,7 @@ def describe_late_lines(rows: Sequence[Holder], code: Mapping[str, str]) -> str:
         return ""
     largest = max(late, key=lambda row: row.late_bytes_per_step)
     line = largest.a_step.late_freed_at
-    source = f", `{code[line]}`," * (line in code)
+    source = f", `{code[line]}`," if line in code else ""
     return f"Freed later: mostly while {line}{source} runs."
 
 

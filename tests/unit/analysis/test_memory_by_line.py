@@ -572,6 +572,7 @@ def test_the_line_that_frees_later_what_is_most_is_named() -> None:
         describe_late_lines([unknown, row], {"train.py(54): train": "log("})
         == "Freed later: mostly while train.py(54): train, `log(`, runs."
     )
+    assert describe_late_lines([row], {}) == "Freed later: mostly while train.py(54): train runs."
     assert not describe_late_lines([unknown], {})
 
 
