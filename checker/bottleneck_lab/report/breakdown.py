@@ -38,7 +38,9 @@ _FAR_APART = 1.01
 """Ranks that together span more than this times what each of them takes begin at other moments."""
 OUTSIDE_RANGES = "outside of these: launches and waits"
 _UNLIKE = 0.01
-"""A step and its range on the host that differ by more than this share (0–1) need a word."""
+"""A step and its range on the host, or all steps and the whole, that differ by more than this share
+(0–1) are not alike.
+"""
 _LOST = 0.1
 """A part that is not work and below this share (0-1) is none to look at first."""
 _ROUNDS_TO_NOTHING = 0.0005
@@ -434,11 +436,17 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
         sum(getattr(use, name) for use in summary.devices) for name in ("wall_ns", "working_ns")
     )
     whole = "the run" if working == wall else "the part between the first and the last work"
-    devices = len(summary.devices)
+    devices, steps = len(summary.devices), 1
+    if (
+        devices == 1
+        and abs(len(summary.steps) * summary.step_mean_ns - working) < _UNLIKE * working
+    ):
+        whole, steps = "a step", len(summary.steps)
     waits = summary.collective_waits
     same = [each for each in summary.findings if f"{each.expected_gain_ratio:.2f}" == f"{gain:.2f}"]
     bound = "about" if any(not each.at_most for each in same) else "at most"
-    lines = [describe_removal(part, gain, working, whole, waits, devices, bound)]
+    removal = describe_removal(part, gain, working, whole, waits, devices, bound, steps)
+    lines = [removal]
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(
@@ -456,11 +464,12 @@ def describe_removal(
     waits: CollectiveWaits | None,
     devices: int = 1,
     bound: str = "at most",
+    steps: int = 1,
 ) -> str:
     """State what removing one part of the time would gain at most, and how that follows.
     `working_ns` is the time of all `devices` together that shares are of, `whole` names what
     gains, and `waits` are those of ranks for one another. `bound` is the word that a finding with
-    the same gain has for it.
+    the same gain has for it. With `steps`, times are those of one of so many.
     """
     if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
         return (
@@ -475,34 +484,33 @@ def describe_removal(
     rest_ns = max(working_ns - part.ns, working_ns / HIGHEST_RATIO)
     left_ns = working_ns / gain
     each = " on each device" if devices > 1 else ""
-    ratio = words.describe_ratio(working_ns / devices, left_ns / devices)
+    count = devices * steps
+    ratio = words.describe_ratio(working_ns / count, left_ns / count)
     alike = "with the same operators" if part.cause == "launch" else "with the same work"
     left, rest, apart = (
-        words.format_duration(ns / devices) for ns in (left_ns, rest_ns, abs(left_ns - rest_ns))
+        words.format_duration(ns / count) for ns in (left_ns, rest_ns, abs(left_ns - rest_ns))
     )
     would_be = f"{whole} would be {bound} {ratio} as fast"
     more = "A fix that also saves work can gain more."
     if left == rest:
         return f"Without that time, {alike}, {would_be}{each}. {more}"
     if left_ns < rest_ns:
-        reason = f"{apart} less, as more of the host's and the device's work would overlap"
+        reason = f"less {apart} in which the host and the device would then work at once"
     elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
-        reason = f"{apart} more, as the ranks would still wait for one another"
+        reason = f"and {apart} more, as the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
         reason = (
-            f"{apart} more, as what the host did meanwhile, such as launches, would still take its"
-            " time"
+            f"and {apart} more, as what the host did meanwhile, such as launches, would still take"
+            " its time"
         )
     elif part.cause == "launch":
         reason = (
-            f"{apart} more, as a device still pauses for about {words.format_duration(PAUSE_NS)}"
-            " after each kernel that has waited in its queue"
+            f"and {apart} more, as a device still pauses for about"
+            f" {words.format_duration(PAUSE_NS)} after each kernel that has waited in its queue"
         )
     else:
-        reason = f"{apart} more, as other work that ran beside it would still take its time"
-    return (
-        f"Without that time, {alike}, {rest} would be left{each}, or {reason}: {would_be}. {more}"
-    )
+        reason = f"and {apart} more, as other work that ran beside it would still take its time"
+    return f"Without that time, {alike}, {rest} would be left{each}, {reason}: {would_be}. {more}"
 
 
 class Wait(NamedTuple):

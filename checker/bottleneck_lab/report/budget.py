@@ -135,8 +135,9 @@ def _describe_alone(
     if added_ms is not None:
         most_ms = after_ms + added_ms
         return (
-            "Only this changed, while other lines still wait: at most"
-            f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as fast."
+            "Only this changed, while other lines still wait, and if what is added waits for"
+            f" nothing: at most {format_rounded(most_ms)} ms a step, at least"
+            f" {now_ms / most_ms:.2f} times as fast."
         )
     taken_ms = taken["host_ms"] + taken["waiting_ms"]
     terms, moved = "", ""
@@ -243,13 +244,13 @@ def compare_sides(host_ms: float, device_ms: float, now_ms: float = 0.0) -> str:
     """
     slower, other = ("host", "device") if host_ms > device_ms else ("device", "host")
     longer_ms, shorter_ms = max(host_ms, device_ms), min(host_ms, device_ms)
-    rest = "Only less work there saves more."
+    gain = ""
     if now_ms > WORTH_A_WORD * longer_ms:
-        gain = f"{now_ms / longer_ms:.2f} times as fast as now"
-        rest = f"That is {gain}; only less work there saves more."
+        gain = f", {now_ms / longer_ms:.2f} times as fast as now"
     return (
-        f"Without waits the {slower} is the slower side: {format_rounded(longer_ms)} ms a step,"
-        f" against {format_rounded(shorter_ms)} on the {other}. {rest}"
+        f"Without waits a step takes as long as its slower side, the {slower}:"
+        f" {format_rounded(longer_ms)} ms{gain}. The {other} takes {format_rounded(shorter_ms)}."
+        f" Only less work on the {slower} saves more."
     )
 
 

@@ -138,7 +138,7 @@ def _locate_peak(use: MemoryUse) -> str:
     """Return in which step and line the peak lies, as far as it is known."""
     step = use.peak_step and f": in {use.peak_step}"
     if use.peak_step_number:
-        step = f": in step {use.peak_step_number:,} of the run ({use.peak_step})"
+        step = f": in step {use.peak_step_number:,} of the run ({use.peak_step}, from 0)"
     line = f"{', ' if step else ': '}at {use.peak_line}" if use.peak_line else ""
     return f"{step}{line}"
 

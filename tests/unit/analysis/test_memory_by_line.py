@@ -359,7 +359,7 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
     [
         (
             {"peak_step": "ProfilerStep#59", "peak_step_number": 60},
-            ": in step 60 of the run (ProfilerStep#59), at train.py(31): forecast",
+            ": in step 60 of the run (ProfilerStep#59, from 0), at train.py(31): forecast",
         ),
         ({"peak_step": "epoch 3"}, ": in epoch 3, at train.py(31): forecast"),
         ({"peak_step": "epoch 3", "peak_line": ""}, ": in epoch 3"),

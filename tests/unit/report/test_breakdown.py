@@ -148,11 +148,11 @@ def test_a_line_names_its_rank_where_there_are_several():
         ),
         (
             2.5,
-            "the same operators, 5.00 ms would be left, or 1.00 ms less, as more of the host's and"
-            " the device's work would overlap: the run would be at most 10.0 ms / 4.00 ms = 2.50x"
+            "the same operators, 5.00 ms would be left, less 1.00 ms in which the host and the"
+            " device would then work at once: the run would be at most 10.0 ms / 4.00 ms = 2.50x"
             " as fast. A fix",
         ),
-        (1.5, "5.00 ms would be left, or 1.67 ms more, as a device still pauses for about"),
+        (1.5, "5.00 ms would be left, and 1.67 ms more, as a device still pauses for about"),
         (1.0, "the run would not be faster: something else"),
     ],
 )
@@ -207,8 +207,8 @@ def test_a_ceiling_of_launches_is_one_figure_with_its_reason():
     part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
     text = describe_removal(part, 8.4, 238_900_000, "the run", None)
     assert (
-        "32.7 ms would be left, or 4.26 ms less, as more of the host's and the device's work would"
-        " overlap: the run would be at most 238.9 ms / 28.44 ms = 8.40x as fast."
+        "32.7 ms would be left, less 4.26 ms in which the host and the device would then work at"
+        " once: the run would be at most 238.9 ms / 28.44 ms = 8.40x as fast."
     ) in text
     assert text.count("x as fast") == text.count("ms / ") == 1
 
@@ -243,7 +243,7 @@ def test_a_small_remainder_that_a_share_does_not_explain_is_reported():
     text = describe_removal(sent, 83.5 / 45.0, 83_500_000, "the run", None)
     assert "83.5 ms / 45.0 ms = 1.86x" in text
     assert (
-        "44.1 ms would be left, or 900 µs more, as what the host did meanwhile, such as launches,"
+        "44.1 ms would be left, and 900 µs more, as what the host did meanwhile, such as launches,"
         " would still take its time: the run would be at most 83.5 ms / 45.0 ms"
     ) in text
     assert text.count("ms / ") == 1, "one gain"

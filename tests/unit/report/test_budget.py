@@ -177,8 +177,8 @@ def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
     _, _, alone, *_ = describe_change(ANSWER, parts, change, 1.4).splitlines()
     # 7 ms / 1.4 and 0.1 + 0.3 + 0.1 ms more.
     assert alone == (
-        "Only this changed, while other lines still wait: at most 5.50 ms a step, at least 1.27"
-        " times as fast."
+        "Only this changed, while other lines still wait, and if what is added waits for nothing:"
+        " at most 5.50 ms a step, at least 1.27 times as fast."
     )
 
 
@@ -225,8 +225,8 @@ def test_a_number_that_two_files_have_is_refused_with_both():
 def test_the_slower_side_is_that_of_the_longer_sum():
     assert describe_sides(ANSWER) == (
         "A step takes 7.00 ms now: the host works 4.00 and waits 3.00, the device works 3.00 and"
-        " idles 4.00. Without waits the host is the slower side: 4.00 ms a step, against 3.00 on"
-        " the device. That is 1.75 times as fast as now; only less work there saves more."
+        " idles 4.00. Without waits a step takes as long as its slower side, the host: 4.00 ms,"
+        " 1.75 times as fast as now. The device takes 3.00. Only less work on the host saves more."
     )
     parts = [
         ["host", "all but waits", 2.0],
@@ -235,8 +235,8 @@ def test_the_slower_side_is_that_of_the_longer_sum():
     ]
     step = QueryResult(["side", "part", "ms_a_step"], parts)
     assert describe_sides(step) == (
-        "Without waits the device is the slower side: 2.50 ms a step, against 2.00 on the host."
-        " That is 1.20 times as fast as now; only less work there saves more."
+        "Without waits a step takes as long as its slower side, the device: 2.50 ms, 1.20 times as"
+        " fast as now. The host takes 2.00. Only less work on the device saves more."
     )
     assert not describe_sides(QueryResult(step.columns, parts[:1])), "no accelerator"
 
@@ -246,7 +246,7 @@ def test_a_host_that_is_done_early_is_said_to_be():
     rows += [["after the last step on the host", None, None, 2.5, None], ANSWER.rows[-1]]
     assert describe_sides(QueryResult(COLUMNS, rows)).startswith(
         "A step takes 7.00 ms now: the host works 4.00, waits 0.50 and is done 2.50 early, the"
-        " device works 7.00 and idles <0.01. Without waits the device is"
+        " device works 7.00 and idles <0.01. Without waits a step takes as long as"
     )
 
 

@@ -877,7 +877,7 @@ def test_a_part_without_which_nothing_would_be_faster_says_so(draw):
     summary = summarise(made_up_capture.capture())
     text = draw(render_summary, replace(summary, gains=dict.fromkeys(summary.gains, 1.0)))
     assert "1.00x" not in text.split("Findings")[0]
-    assert "the run would not be faster" in " ".join(text.split())
+    assert "a step would not be faster" in " ".join(text.split())
 
 
 def test_inside_other_idle_time_is_where_the_host_was_meanwhile_and_it_sums_up(draw):

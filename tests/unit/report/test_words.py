@@ -459,9 +459,7 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
         assert capture_words.describe_no_findings(judged).startswith(begins)
     assert "`--ask budget`" in capture_words.describe_no_findings(summary)
     slower = replace(summary, sides=Sides(5.5e6, 4.83e6))
-    assert "the host is the slower side: 5.50 ms a step" in capture_words.describe_no_findings(
-        slower
-    )
+    assert "its slower side, the host: 5.50 ms." in capture_words.describe_no_findings(slower)
     for lacks in (replace(summary, steps=[]), replace(summary, cpu_only=True)):
         assert "--ask" not in capture_words.describe_no_findings(lacks)
 
@@ -473,7 +471,7 @@ def test_an_unreliable_capture_is_not_said_to_lack_bottlenecks():
 def test_a_line_with_many_launches_is_named_where_the_host_is_slower(host_ns, launches, said):
     sides = Sides(host_ns, 4.83e6, 221.0, "code/train.py(35): train" if launches else "", launches)
     text = capture_words.describe_slower_side(sides)
-    assert text.startswith("Without waits the ")
+    assert text.startswith("Without waits a step takes as long as its slower side, the ")
     assert text.endswith(" Most launches: train.py(35), 117 of 221 a step.") == said
 
 

@@ -244,7 +244,8 @@ def late_launches(seen: Evidence) -> list[Detection]:
     evidence = (
         f"For {share:.1%} of the time the device was idle while the host launched kernels one by"
         f" one, each too late: {count}, half of them under"
-        f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
+        f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs. `nvidia-smi`"
+        " would call it busy: to it, one kernel makes a whole sampling period busy."
     )
     title, advice = "", ""
     if between := _python_between(seen):
