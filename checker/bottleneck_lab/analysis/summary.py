@@ -164,7 +164,8 @@ class Summary(msgspec.Struct, frozen=True):
     """
     idle_after_waits: dict[str, int] = {}
     """How long devices were idle after the host's waits (ns), by the line that waited; where no
-    lines were recorded by the outermost operator, or the call.    """
+    lines were recorded by the outermost operator, or the call.
+    """
     batches_per_step: float = 0.0
     """How many full batches a device that was set by the machine's speed worked on in a step: more
     than one where it began with what had been handed over before. 0 on any other.
