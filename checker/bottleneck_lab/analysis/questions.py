@@ -396,7 +396,8 @@ QUESTIONS = (
         FROM (SELECT 1 AS part, 'all of these' AS line, NULL AS operator, NULL AS name, duration,
                      counted_ns, idle_after FROM each
               UNION ALL SELECT 2, * FROM each)
-        GROUP BY part, line, operator, name ORDER BY part, total_ms DESC
+        GROUP BY part, line, operator, name
+        ORDER BY part, sum(idle_after) DESC, total_ms DESC
         """,
         notes="Percent: of the wall time. A wait costs the idle time after it: how long the device"
         " has nothing to do until the host, on whatever line, has launched more. A wait without any"

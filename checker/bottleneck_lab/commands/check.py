@@ -149,8 +149,11 @@ def _others_gains(workspace: Workspace, verdict: Verdict) -> str:
         return ""
     reference, most = gains[SOLUTION], max(gains.values())
     fastest = f", the fastest script known to us {most:.2f}x" if most > reference else ""
-    alike = prediction.measured is not None and prediction.measured > ALIKE * most
-    yours = ": yours is as fast" if alike else ""
+    measured, yours = prediction.measured or 0.0, ""
+    if measured > most / ALIKE:
+        yours = ": yours is faster than any"
+    elif measured > ALIKE * most:
+        yours = ": yours is as fast"
     return f"The reference solution reaches {reference:.2f}x{fastest}{yours}."
 
 

@@ -22,6 +22,7 @@ from bottleneck_lab.course.captures import (
     is_of_memory,
     lines_named,
     measures_others,
+    outdated,
     read_timeline,
 )
 from bottleneck_lab.course.limits import missed_limits
@@ -36,7 +37,6 @@ from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import (
     capture_number,
-    capture_of,
     captures_called,
     code_captured,
     find_capture,
@@ -114,7 +114,7 @@ def command(
         return
     pair = "; ".join(f"{when} {_made(side)}" for when, side in zip(_WHEN, sides, strict=True))
     say(f"{pair}.{_why_these(sides) if before is None else ''}", hang=2)
-    stale = _stale(sides[1]) if after is None else ""
+    stale = outdated(sides[1][0]) if after is None else ""
     if stale:
         say(stale, style="yellow", hang=2)
     render_comparison(comparison, console())
@@ -145,7 +145,7 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
         if before is None:
             message = f"{_name(sides[0])} is the only capture with a timeline here."
         remedy = "Once the code is changed, `lab profile` makes another."
-        if before is None and after is None and _stale(new):
+        if before is None and after is None and outdated(new[0]):
             remedy = "The code has changed since: run `lab profile`."
         raise UsageError(message, remedy)
     cases = [case_at(side[0]) for side in sides]
@@ -288,22 +288,6 @@ def _made(side: Side) -> str:
     described = (side[0] / "capture.json").is_file()
     made = circumstances(side[0]).get("made") if described else None
     return f"{_name(side)}, made {made}" if made else _name(side)
-
-
-def _stale(side: Side) -> str:
-    """Return a warning if a lab's code is no longer what its latest capture shows; "" else."""
-    workspace = workspace_above(side[0].absolute())
-    if not workspace or code_captured(side[0]) in ("", workspace.lab.code_hash(workspace.root)):
-        return ""
-    files = ", ".join(workspace.lab.spec.editable)
-    now = capture_of(workspace, workspace.lab.code_hash(workspace.root))
-    remedy = "`lab profile` captures it as it is now"
-    if now:
-        remedy = f"capture {capture_number(now)} is of it as it is now"
-    return (
-        f"{files} changed after {side[0].name}, the latest capture: this comparison does not show"
-        f" it; {remedy}."
-    )
 
 
 def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Comparison:

@@ -33,6 +33,7 @@ from bottleneck_lab.course.captures import (
     circumstances,
     code_of,
     committed_capture,
+    outdated,
 )
 from bottleneck_lab.course.diagnosing import judged_answers
 from bottleneck_lab.course.limits import missed_limits
@@ -305,7 +306,10 @@ def _choose_subject(captures: list[str], *, example: bool, recorded: str | None)
             "Traces of several ranks belong in one folder: `lab report FOLDER`. Two versions are"
             " set side by side by `lab compare OLD NEW`.",
         )
-    return find_subject(captures[0] if captures else None)
+    subject = find_subject(captures[0] if captures else None)
+    if not captures and subject.folder and (warning := outdated(subject.folder)):
+        note(warning)
+    return subject
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:

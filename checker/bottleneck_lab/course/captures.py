@@ -279,6 +279,19 @@ def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     return f"{folder.name} shows older code than the last check{remedy}."
 
 
+def outdated(folder: Path) -> str:
+    """Return one sentence if a lab's code is no longer what its latest capture shows; "" else."""
+    workspace = workspace_above(folder.absolute())
+    if not workspace or code_captured(folder) in ("", workspace.lab.code_hash(workspace.root)):
+        return ""
+    files = ", ".join(workspace.lab.spec.editable)
+    now = capture_of(workspace, workspace.lab.code_hash(workspace.root))
+    remedy = "`lab profile` captures it as it is now"
+    if now:
+        remedy = f"capture {capture_number(now)} is of it as it is now"
+    return f"{files} changed after {folder.name}, the latest capture, was made; {remedy}."
+
+
 def evidence_capture(workspace: Workspace) -> Path | None:
     """Return the capture that a diagnosis is about; None without a capture.
 

@@ -233,7 +233,7 @@ def describe_capture(summary: Summary) -> str:
         inner = words.format_duration(inner_ns)
         deviation = f"without the first and last {inner}, {deviation}"
     elif count >= STEPS_WITH_EDGES:
-        deviation += ", first and last aside"
+        deviation += " without the first and last"
     each = f"{words.format_duration(each_ns)} on average ({deviation})"
     if summary.startup_in_step_ns:
         startup = words.format_duration(summary.startup_in_step_ns)

@@ -53,7 +53,7 @@ IDLE_IN_PRICES = (
 )
 
 NONE_OF_MEMORY = "No finding is about memory."
-OF_TIME = "This lab doesn't ask for time: `--all` shows where it went, and so does `--html`."
+OF_TIME = "This lab isn't about time: `--all` and `--html` show where that went."
 BUDGET = "`--ask budget` shows what each line takes and launches."
 
 MEASURES = (

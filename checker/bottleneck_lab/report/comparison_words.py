@@ -660,7 +660,9 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             "more each step in the long run": change.growth_bytes_per_step,
             "left by steps and freed later": change.fall_bytes,
         }
-        for what, sizes in figures.items():
+        growth = change.growth_bytes_per_step
+        for figure, sizes in figures.items():
+            what = figure
             # Memory that shrinks grows by nothing.
             before, after = (words.format_bytes(max(size, 0)) for size in sizes)
             if sizes is change.growth_bytes_per_step:
@@ -670,6 +672,8 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
                 )
             share = 0.0
             if sizes is change.fall_bytes:
+                if sizes[0] < sizes[1] and growth[0] > max(growth[1], 0):
+                    what += "; some of it was kept for good before"
                 share = SMALL if any(change.hides_growth) else _LEAST_FALL
             # What is small beside the peak that a leak makes is large once that is gone.
             much = max(sizes) > share * min(change.peak_bytes)

@@ -93,8 +93,8 @@ def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
     if kept_bytes <= 0:
         return f"A step leaves {late} behind {until}."
     return (
-        f"A step leaves {words.format_bytes(kept_bytes + late_bytes)} behind:"
-        f" {describe_growth(use)} for good, and {late} {until}."
+        f"A step leaves {(kept_bytes + late_bytes) / 1024:,.1f} KiB behind: {describe_growth(use)}"
+        f" for good, and {late} {until}."
     )
 
 
@@ -154,8 +154,8 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
     left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
     return (
         "Had the steps before the last left nothing behind, the peak would be"
-        f" {words.format_bytes(left_bytes, decimals=2)}. What a fix still keeps from step to step"
-        " comes on top."
+        f" {words.format_bytes(left_bytes, decimals=2)}. A fix may end above that, by what it still"
+        " keeps from step to step, or below, if a step itself takes less."
     )
 
 

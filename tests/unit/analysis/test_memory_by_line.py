@@ -265,8 +265,8 @@ def sawtooth_that_grows() -> MemoryUse:
 def test_a_regular_fall_is_told_in_the_same_words_with_growth_and_without() -> None:
     grows = sawtooth_that_grows()
     assert describe_late_freeing(grows, blind=True) == (
-        "A step leaves 1.1 MiB behind: 732.0 KiB for good, and 352.0 KiB until memory next falls"
-        " (every 10 steps)."
+        "A step leaves 1,084.0 KiB behind: 732.0 KiB for good, and 352.0 KiB until memory next"
+        " falls (every 10 steps)."
     )
     even = replace(grows, growth_bytes_per_step=0, peak_bytes=6 << 20, fall_bytes=3168 << 10)
     assert describe_late_freeing(even, blind=True) == (
@@ -301,8 +301,9 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     """Of 47,701.5 KiB, less 59 times 732 and 3,148 that are freed later."""
     use = sawtooth_that_grows()
     left = (
-        "Had the steps before the last left nothing behind, the peak would be 1.33 MiB. What a"
-        " fix still keeps from step to step comes on top."
+        "Had the steps before the last left nothing behind, the peak would be 1.33 MiB. A fix may"
+        " end above that, by what it still keeps from step to step, or below, if a step itself"
+        " takes less."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {

@@ -704,7 +704,7 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     [
         (
             [224, 179, 179, 179, 179, 179, 134],
-            "179 µs on average (varying by ± 0%, first and last aside)",
+            "179 µs on average (varying by ± 0% without the first and last)",
         ),
         (
             [372, 216, 216, 216, 213],

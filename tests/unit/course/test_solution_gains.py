@@ -70,8 +70,10 @@ def test_a_pass_says_what_the_solution_and_the_fastest_script_gain(lab, changes,
     )
 
 
-def test_a_pass_that_ties_the_fastest_script_says_so(lab):
-    prediction = Prediction(2.0, 0.995 * max(solution_gains(lab).values()))
+@pytest.mark.parametrize(
+    ("times", "says"), [(0.995, "x: yours is as fast."), (1.05, "x: yours is faster than any.")]
+)
+def test_a_pass_that_ties_or_beats_the_fastest_script_says_so(lab, times, says):
+    prediction = Prediction(2.0, times * max(solution_gains(lab).values()))
     verdict = SimpleNamespace(outcome=Outcome.PASS, device="virtual", prediction=prediction)
-    text = check._others_gains(SimpleNamespace(lab=lab), verdict)
-    assert text.endswith("x: yours is as fast.")
+    assert check._others_gains(SimpleNamespace(lab=lab), verdict).endswith(says)

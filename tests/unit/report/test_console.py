@@ -481,7 +481,7 @@ def test_in_a_lab_about_memory_the_report_begins_with_it_and_time_is_in_second_p
     summary = replace(summary, findings=[*growing, slow])
     text = draw(render_summary, summary)
     assert "Where did the wall time go?" not in text
-    assert "`--all` shows where it went" in text
+    assert "`--all` and `--html` show where that went" in text
     whole = draw(partial(render_summary, whole=True), summary)
     assert whole.index("Memory held over time") < whole.index("Where did the wall time go?")
     assert text.count("Memory held over time") == whole.count("Memory held over time") == 1
@@ -501,7 +501,7 @@ def test_in_a_lab_about_memory_no_finding_of_time_is_the_headline(draw):
     summary = replace(summary, of_memory=True, remedies_later=True)
     (slow,) = summary.findings
     short = " ".join(draw(render_summary, summary).split())
-    assert "Findings No finding is about memory. This lab doesn't ask for time" in short
+    assert "Findings No finding is about memory. This lab isn't about time" in short
     text = " ".join(draw(partial(render_summary, whole=True), summary).split())
     assert "Costliest finding" not in text
     assert "Shares and gains are of the time" not in text
@@ -536,6 +536,12 @@ def test_growth_that_a_fall_hides_is_not_compared(draw):
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[hidden])).split())
     assert "cannot tell → 4.0 MiB more each step in the long run, device 0" in shown
     assert "5.0 MiB → 0 B left by steps and freed later, device 0" in shown
+    rose = replace(hidden, hides_growth=(False, False), fall_bytes=(3 << 20, 6 << 20))
+    rose = replace(
+        rose, growth_bytes_per_step=(732 << 10, 40 << 10), peak_bytes=(46 << 20, 9 << 20)
+    )
+    shown = " ".join(draw(render_comparison, replace(comparison, memory=[rose])).split())
+    assert "left by steps and freed later; some of it was kept for good before" in shown
     fell = replace(hidden, hides_growth=(False, False), peak_bytes=(100 << 20, 6 << 20))
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[fell])).split())
     assert "5.0 MiB → 0 B left by steps and freed later" in shown, (

@@ -144,14 +144,15 @@ def test_the_whole_report_shows_all_lines(draw):
 def test_what_no_step_has_left_stands_below_the_parts_of_the_peak(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     left = (
-        "Had the steps before the last left nothing behind, the peak would be 260.00 MiB. What a"
-        " fix still keeps from step to step comes on top."
+        "Had the steps before the last left nothing behind, the peak would be 260.00 MiB. A fix may"
+        " end above that, by what it still keeps from step to step, or below, if a step itself"
+        " takes less."
     )
     shown = draw(render_summary, capture).splitlines()
     peak = next(at for at, line in enumerate(shown) if "MiB  at the peak: in " in line)
     below = next(at for at, line in enumerate(shown) if line.startswith("  Had the steps"))
     assert below - peak <= 2
-    assert " ".join(shown[below].split() + shown[below + 1].split()) == left
+    assert left in " ".join(" ".join(shown[below : below + 3]).split())
     assert left in str(memory_tables(capture))
     steady = [replace(use, growth_bytes_per_step=0) for use in capture.memory]
     assert "left nothing" not in draw(

@@ -159,15 +159,14 @@ def _with_moved_waits(
         return list(changes)
     judged = []
     for each in changes:
-        key = each.group, each.what
-        old, new = before.get(key), after.get(key)
+        names = each.was or (each.what,)
+        old = [there for name in names if (there := before.get((each.group, name)))]
+        new = after.get((each.group, each.what))
         moved = (
             each.outcome == "worse"
-            and not each.was
-            and old is not None
             and new is not None
-            and new.calls <= (1 + TOLERATED_ALONE) * old.calls
-            and new.ns - old.ns >= WAITING * (each.after - each.before)
+            and new.calls <= (1 + TOLERATED_ALONE) * sum(there.calls for there in old)
+            and new.ns - sum(there.ns for there in old) >= WAITING * (each.after - each.before)
         )
         judged.append(
             msgspec.structs.replace(each, outcome="differs", moved=True) if moved else each

@@ -130,7 +130,7 @@ def print_memory(
     """
     if summary.memory:
         drawn = steady or any(changes_between_steps(use) for use in summary.memory)
-        height = " (height: the most in a stretch, of the peak)" * drawn
+        height = " (bars: the most in each stretch, as a share of the peak)" * drawn
         sheet.heading(f"Memory held over time{height}")
         if drawn:
             sheet.line(ALLOCATED_ONLY, indent=2, style="dim")
