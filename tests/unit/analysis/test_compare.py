@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab import compare, load, merge_ranks, observe
+from bottleneck_lab.analysis.comparing import changes
 from bottleneck_lab.analysis.comparing.changes import _pinned_since
 from bottleneck_lab.analysis.comparing.comparison import FigureChange
 from bottleneck_lab.analysis.comparing.kernel_matching import Match, match_kernels
@@ -342,6 +343,21 @@ def test_a_wait_that_comes_to_the_next_line_has_moved(make, timelines, changed, 
     assert ("moved: the host waits here now" in describe_ahead([line])) == (judged == "moved")
     unreliable = msgspec.structs.replace(line, outcome="cannot tell")
     assert judge_change(unreliable) == "cannot tell"
+
+
+@pytest.mark.parametrize(("was_calls", "moved"), [(1.0, True), (0.1, False)])
+def test_a_wait_that_comes_to_an_edited_line_has_moved(was_calls, moved):
+    """Its old lines waited as often, and what the host waits for in all has become less."""
+    edited = FigureChange(
+        "loss, norm = both.tolist()", "line", 2e5, 6e5, 0.33, "worse", was=("loss.item()",)
+    )
+    before = {
+        ("line", "loss.item()"): changes._Waits(was_calls, 1e5),
+        ("line", "norm.item()"): changes._Waits(39.0, 2e6),
+    }
+    after = {("line", "loss, norm = both.tolist()"): changes._Waits(1.0, 5e5)}
+    (judged,) = changes._with_moved_waits([edited], before, after)
+    assert judged.moved == moved
 
 
 def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):

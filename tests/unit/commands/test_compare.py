@@ -121,6 +121,10 @@ def test_it_says_which_captures_it_compares_and_that_the_code_has_changed(tmp_pa
     (workspace.root / "train.py").write_text("raise SystemExit")
     shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
     assert "train.py changed after 0002-torch, the latest capture" in shown
+    reported = CliRunner().invoke(app, ["report", "--ask", "waits"]).stderr
+    assert "train.py changed after 0002-torch, the latest capture" in " ".join(reported.split())
+    named = CliRunner().invoke(app, ["report", "2", "--ask", "waits"]).stderr
+    assert "changed after" not in named
 
 
 def test_a_single_capture_of_code_that_has_changed_since_asks_for_the_next(tmp_path, monkeypatch):
