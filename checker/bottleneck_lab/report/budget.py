@@ -30,7 +30,7 @@ _ADDED = re.compile(
     r"(?P<count>[1-9]\d*)|((?P<side>device):)?(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)"
     r"|((?P<calls>[1-9]\d*) ?\* ?)?(?P<operator>[A-Za-z_][\w.]*)"
 )
-_OWN_WORK = ", and what your own code takes there: `--with device:0.2ms`"
+_OWN_WORK = ", without what your own code takes there: `--with device:0.2ms` adds it"
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
@@ -112,7 +112,7 @@ def describe_change(
         if parts and alone is not None:
             added_ms = host.new + device.new if change.added else None
             lines.append(_describe_alone(now_ms, now_ms / alone, taken, added_ms))
-        lines.append(f"Once all waits are gone, too, {takes}.")
+        lines.append(f"For a prediction: once all waits are gone, too, {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms
@@ -140,12 +140,11 @@ def _describe_alone(
             f" {now_ms / most_ms:.2f} times as fast."
         )
     taken_ms = taken["host_ms"] + taken["waiting_ms"]
+    both = " + ".join(format_rounded(taken[side]) for side in ("host_ms", "waiting_ms"))
     terms, moved = "", ""
     # A replay of the capture says what is left; what is more than the rest has moved.
     if (moved_ms := after_ms - (now_ms - taken_ms)) >= LEAST_MS:
-        terms = (
-            f"{format_rounded(now_ms)} − {format_rounded(taken_ms)} + {format_rounded(moved_ms)} = "
-        )
+        terms = f"{format_rounded(now_ms)} − ({both}) + {format_rounded(moved_ms)} = "
         moved = f" The {format_rounded(moved_ms)} ms are waits that come to other lines."
     return (
         f"Only this gone, while other lines still wait: {terms}{format_rounded(after_ms)} ms a"

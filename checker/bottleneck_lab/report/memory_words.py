@@ -16,6 +16,8 @@ UNEVEN = 0.5
 SMALL = 0.01
 """Less than this part of the peak is not worth a sentence."""
 
+HARDLY = 0.001
+"""What a step leaves of this part of the peak needs no line that frees it."""
 MIB = 1 << 20
 ALLOCATED_ONLY = "All of this is allocated. Free blocks that an allocator keeps are not counted."
 
@@ -210,12 +212,15 @@ def list_blocks(rows: Sequence[Holder]) -> list[tuple[str, str, str]]:
 
 def describe_late_lines(rows: Sequence[Holder], code: Mapping[str, str]) -> str:
     """Return the line during which most bytes are freed late, with its `code`; empty if none is
-    known.
+    known, or hardly anything is.
     """
     late = [row for row in rows if row.a_step.late_freed_at not in ("", NOT_RECORDED)]
     if not late:
         return ""
     largest = max(late, key=lambda row: row.late_bytes_per_step)
+    peak_bytes = sum(row.peak_bytes for row in rows)
+    if sum(row.late_bytes_per_step for row in rows) < HARDLY * peak_bytes:
+        return ""
     line = largest.a_step.late_freed_at
     source = f", `{code[line]}`," if line in code else ""
     return f"Freed later: mostly while {line}{source} runs."

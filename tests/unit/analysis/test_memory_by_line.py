@@ -575,6 +575,8 @@ def test_the_line_that_frees_later_what_is_most_is_named() -> None:
     )
     assert describe_late_lines([row], {}) == "Freed later: mostly while train.py(54): train runs."
     assert not describe_late_lines([unknown], {})
+    hardly = replace(row, peak_bytes=1 << 30, late_bytes_per_step=512)
+    assert not describe_late_lines([hardly], {})
 
 
 BLOCK = 32 << 10

@@ -75,7 +75,7 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     assert first == f"Left out: {taken}."
     assert alone.startswith("Only this gone, while other lines still wait: ")
     assert "4.76 ms a step, 1.47 times as fast." in alone
-    assert gain.startswith("Once all waits are gone, too, a step takes about ")
+    assert gain.startswith("For a prediction: once all waits are gone, too, a step takes ")
     assert gain.endswith(" times as fast.")
     assert rest == [
         f"  host    {host}",
@@ -89,8 +89,8 @@ def test_what_is_gained_alone_is_derived_with_the_waits_that_come_to_other_lines
     parts = find_parts(ANSWER, ["train.py:31"])
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 3.4).splitlines()
     assert alone == (
-        "Only this gone, while other lines still wait: 7.00 − 4.00 + 0.40 = 3.40 ms a step, 2.06"
-        " times as fast. The 0.40 ms are waits that come to other lines."
+        "Only this gone, while other lines still wait: 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
+        " step, 2.06 times as fast. The 0.40 ms are waits that come to other lines."
     )
     # A replay that leaves less than the rest: what more there is to it, the sums do not say.
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 2.9).splitlines()
@@ -103,8 +103,8 @@ def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "Once all waits are gone, too, a step takes about 2.75 ms instead of 7.00 ms: 2.55 times as"
-        " fast."
+        "For a prediction: once all waits are gone, too, a step takes about 2.75 ms instead of 7.00"
+        " ms: 2.55 times as fast."
     )
 
 
@@ -118,7 +118,8 @@ def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
     assert "about 2.21 ms instead of 7.00 ms: 3.17 times as fast." in gain
     assert host == "  host    4.00 − 2.00 + 0.21 = 2.21 ms"
     assert device == (
-        "  device  3.00 − 2.25 = 0.75 ms, and what your own code takes there: `--with device:0.2ms`"
+        "  device  3.00 − 2.25 = 0.75 ms, without what your own code takes there: `--with"
+        " device:0.2ms` adds it"
     )
 
 
@@ -126,7 +127,9 @@ def test_with_nothing_left_out_what_is_added_counts_all_the_same():
     added, _, host, device = describe_change(ANSWER, [], Change(added=["1"])).splitlines()
     assert added == "Added: 1 launch at 20 µs of the host."
     assert host == "  host    4.00 + 0.02 = 4.02 ms"
-    assert device == "  device  3.00 ms, and what your own code takes there: `--with device:0.2ms`"
+    assert device == (
+        "  device  3.00 ms, without what your own code takes there: `--with device:0.2ms` adds it"
+    )
 
 
 def test_operators_are_added_with_their_launches_forward_and_backward():

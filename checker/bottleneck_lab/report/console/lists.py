@@ -140,6 +140,7 @@ def print_memory(
         levels = sheet.strip(
             [level / max(use.peak_bytes, 1) for level in use.levels_bytes],
             max(20, sheet.width - name_width - 6),
+            of_column=max,
         )
         parts, listed = tuple(list_peak(use)), tuple(use.holders)
         hidden = "; how much more each step, this capture cannot tell" * use.hides_growth

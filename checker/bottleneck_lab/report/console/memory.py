@@ -41,7 +41,9 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
                 ("reserved", memory.reserved_levels_bytes),
             ):
                 strip = sheet.strip(
-                    [level / top for level in levels], max(10, min(len(levels), sheet.width - 14))
+                    [level / top for level in levels],
+                    max(10, min(len(levels), sheet.width - 14)),
+                    of_column=max,
                 )
                 sheet.path(f"{name:10} {strip}", indent=1)
         if memory.holders:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from rich.console import Console
 from rich.text import Text
@@ -170,17 +171,23 @@ class Sheet:
         self.line(text, style="bold")
 
     def strip(
-        self, shares: Sequence[float], width: int, pale: Sequence[float] | None = None
+        self,
+        shares: Sequence[float],
+        width: int,
+        pale: Sequence[float] | None = None,
+        of_column: Callable[[Sequence[float]], float] = fmean,
     ) -> str:
-        """Draw shares (0–1) over time as `width` columns of different heights; those of which more
-        than half is `pale` in a colour of their own.
+        """Draw shares (0–1) over time as `width` columns of different heights, each `of_column` of
+        the shares in it; those of which more than half is `pale` in a colour of their own.
         """
         levels = " ▁▂▃▄▅▆▇█"
         if self.ascii:
             levels = " .:-=+*#"
         drawn = []
         for share, pale_share in zip(
-            _columns(shares, width), _columns(pale or [0.0] * len(shares), width), strict=True
+            map(of_column, _columns(shares, width)),
+            map(fmean, _columns(pale or [0.0] * len(shares), width)),
+            strict=True,
         ):
             level = levels[round((len(levels) - 1) * min(1.0, share))]
             drawn.append(self.signs.pale if pale_share > 0.5 else level)
@@ -222,11 +229,10 @@ class Sheet:
         self.source(code, indent=len(lead) + 1)
 
 
-def _columns(shares: Sequence[float], width: int) -> list[float]:
-    """Return the mean of the shares in each of `width` columns."""
+def _columns(shares: Sequence[float], width: int) -> list[Sequence[float]]:
+    """Return the shares in each of `width` columns."""
     edges = [round(column * len(shares) / width) for column in range(width + 1)]
-    groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
-    return [sum(group) / len(group) for group in groups]
+    return [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
 
 
 def _cells(figure: float, end: float, width: int) -> int:
