@@ -72,8 +72,8 @@ def _columns(steps: int) -> list[str]:
 
 
 def _list_causes(causes: Sequence[Cause], top: int | None, columns: list[str]) -> list[TableRow]:
-    """Return the `top` lines and the parts of each, then the sum of the others."""
-    causes = [cause for cause in causes if _shows_anything(cause.total, columns)]
+    """Return the `top` lines with a figure and the parts of each, then the sum of the others."""
+    causes = [each for each in causes if {*_figures(each.total, columns)} != {NOTHING}]
     shown = causes if top is None or len(causes) <= top + FEW else causes[:top]
     rows = []
     for cause in shown:
@@ -95,22 +95,13 @@ def _list_causes(causes: Sequence[Cause], top: int | None, columns: list[str]) -
     return rows
 
 
-def _shows_anything(part: Caller, columns: Sequence[str]) -> bool:
-    sizes = _sizes(part)
-    return any(sizes[each] for each in columns)
-
-
 def _figures(part: Caller, columns: Sequence[str]) -> list[str]:
     """Return figures in the order of `columns`."""
-    sizes = _sizes(part)
-    return [words.format_bytes(sizes[each]) if sizes[each] else NOTHING for each in columns]
-
-
-def _sizes(part: Caller) -> dict[str, int]:
-    return {
+    sizes = {
         HELD: part.held_bytes,
         AT_PEAK: part.peak_bytes,
         GROWTH: part.growth_bytes,
         KEPT: part.growth_bytes_per_step,
         LATE: part.late_bytes_per_step,
     }
+    return [words.format_bytes(sizes[each]) if sizes[each] else NOTHING for each in columns]
