@@ -112,7 +112,7 @@ def describe_change(
         if parts and alone is not None:
             added_ms = host.new + device.new if change.added else None
             lines.append(_describe_alone(now_ms, now_ms / alone, taken, added_ms))
-        lines.append(f"For a prediction: once all waits are gone, too, {takes}.")
+        lines.append(f"All waits gone as well, for a prediction, not to compare causes: {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms

@@ -56,7 +56,7 @@ MEASURES = (
 )
 
 _FINDINGS = {
-    "findings_gone": "No longer a finding: gone, or too little time for one",
+    "findings_gone": "No longer a finding: gone, or too little now",
     "findings_new": "New as a finding: it grew, or is a larger part of what is left",
 }
 """Words for the findings in each of these fields of a comparison."""

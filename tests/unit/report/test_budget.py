@@ -75,7 +75,7 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     assert first == f"Left out: {taken}."
     assert alone.startswith("Only this gone, while other lines still wait: ")
     assert "4.76 ms a step, 1.47 times as fast." in alone
-    assert gain.startswith("For a prediction: once all waits are gone, too, a step takes ")
+    assert gain.startswith("All waits gone as well, for a prediction, not to compare causes: ")
     assert gain.endswith(" times as fast.")
     assert rest == [
         f"  host    {host}",
@@ -103,8 +103,8 @@ def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "For a prediction: once all waits are gone, too, a step takes about 2.75 ms instead of 7.00"
-        " ms: 2.55 times as fast."
+        "All waits gone as well, for a prediction, not to compare causes: a step takes about 2.75"
+        " ms instead of 7.00 ms: 2.55 times as fast."
     )
 
 

@@ -558,7 +558,7 @@ def test_a_comparison_counts_waits_as_a_check_does(draw):
     assert f"Waits of the host for the device: {before:.3g} → {after:.3g} a step" in text
     several = replace(comparison, ranks=8)
     assert "a rank and step" in draw(render_comparison, several)
-    assert "No longer a finding: gone, or too little time for one" in text
+    assert "No longer a finding: gone, or too little now" in text
 
 
 def test_a_name_too_long_for_a_line_stands_below_it_whole_and_times_are_told_apart(draw):
