@@ -16,11 +16,11 @@ def solution_gains(lab: Lab) -> dict[str, float]:
     its name in the table that `benchmarks/modelled_labs.py` writes; empty without such a table.
     """
     write_up = lab.solution / "README.md"
-    found = FIGURES.search(write_up.read_text("utf-8")) if write_up.is_file() else None
-    if found is None:
+    figures = FIGURES.search(write_up.read_text("utf-8")) if write_up.is_file() else None
+    if figures is None:
         return {}
     head, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()
+        [cell.strip() for cell in line.strip("|").split("|")] for line in figures[1].splitlines()
     )
     if GAIN not in head:
         return {}

@@ -445,8 +445,7 @@ def describe_lead(summary: Summary, part: Part) -> list[str]:
     waits = summary.collective_waits
     same = [each for each in summary.findings if f"{each.expected_gain_ratio:.2f}" == f"{gain:.2f}"]
     bound = "about" if any(not each.at_most for each in same) else "at most"
-    removal = describe_removal(part, gain, working, whole, waits, devices, bound, steps)
-    lines = [removal]
+    lines = [describe_removal(part, gain, working, whole, waits, devices, bound, steps)]
     first = next(iter(summary.findings), None)
     if first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         lines.append(

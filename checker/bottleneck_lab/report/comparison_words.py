@@ -108,7 +108,7 @@ _COMPARED: dict[Unit, str] = {
     "kernel": "your kernels",
     "recording": "the recording",
 }
-"""What a ratio is of, by the unit of a comparison."""
+"""The time that a ratio is of, by the unit of a comparison."""
 
 
 def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:

@@ -17,7 +17,7 @@ SMALL = 0.01
 """Less than this part of the peak is not worth a sentence."""
 
 HARDLY = 0.001
-"""What a step leaves of this part of the peak needs no line that frees it."""
+"""If a step leaves less than this part of the peak, no line is named that frees it."""
 MIB = 1 << 20
 ALLOCATED_ONLY = "All of this is allocated. Free blocks that an allocator keeps are not counted."
 
@@ -95,8 +95,8 @@ def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
     if kept_bytes <= 0:
         return f"A step leaves {late} behind {until}."
     return (
-        f"A step leaves {(kept_bytes + late_bytes) / 1024:,.1f} KiB behind: {describe_growth(use)}"
-        f" for good, and {late} {until}."
+        f"A step leaves {words.format_bytes(kept_bytes + late_bytes, decimals=2)} behind:"
+        f" {describe_growth(use)} for good, and {late} {until}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What operators launch on the emulated device, for code that has yet to be written."""
+"""Launches of operators on the emulated device, for code that has yet to be written."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def sawtooth_that_grows() -> MemoryUse:
 def test_a_regular_fall_is_told_in_the_same_words_with_growth_and_without() -> None:
     grows = sawtooth_that_grows()
     assert describe_late_freeing(grows, blind=True) == (
-        "A step leaves 1,084.0 KiB behind: 732.0 KiB for good, and 352.0 KiB until memory next"
+        "A step leaves 1.06 MiB behind: 732.0 KiB for good, and 352.0 KiB until memory next"
         " falls (every 10 steps)."
     )
     even = replace(grows, growth_bytes_per_step=0, peak_bytes=6 << 20, fall_bytes=3168 << 10)
@@ -368,15 +368,15 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
         ({"peak_line": ""}, ""),
     ],
 )
-def test_the_peak_is_told_with_its_step_and_line(changes: dict[str, object], words: str) -> None:
+def test_the_peak_has_its_step_and_line(changes: dict[str, object], words: str) -> None:
     use = replace(sawtooth_that_grows(), peak_line="train.py(31): forecast")
     assert list_peak(replace(use, **changes))[-1] == ("46.6 MiB", f"at the peak{words}")
 
 
-def test_the_step_and_the_line_of_the_peak_are_found(tmp_path: Path) -> None:
+def test_the_peak_lies_in_a_step_and_at_a_line(tmp_path: Path) -> None:
     use = on_the_host(traced(tmp_path, keeps_in_line_9()))
-    found = (use.peak_step, use.peak_step_number, use.peak_line)
-    assert found == ("ProfilerStep#5", 6, "train.py(9): train")
+    peak = (use.peak_step, use.peak_step_number, use.peak_line)
+    assert peak == ("ProfilerStep#5", 6, "train.py(9): train")
 
 
 def test_steps_that_allocate_nothing_count_among_those_that_hold_it(tmp_path: Path) -> None:

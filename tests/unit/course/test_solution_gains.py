@@ -50,7 +50,7 @@ def test_the_gains_of_the_solution_and_of_the_fastest_script_repeat(lab):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "shown"),
     [
         ({}, True),
         ({"outcome": Outcome.FAIL}, False),
@@ -59,12 +59,12 @@ def test_the_gains_of_the_solution_and_of_the_fastest_script_repeat(lab):
         ({"prediction": Prediction(2.0, 2.1, quantity="memory")}, False),
     ],
 )
-def test_a_pass_says_what_the_solution_and_the_fastest_script_gain(lab, changes, told):
+def test_a_pass_says_what_the_solution_and_the_fastest_script_gain(lab, changes, shown):
     verdict = {"outcome": Outcome.PASS, "device": "virtual", "prediction": Prediction(2.0, 1.9)}
     workspace = SimpleNamespace(lab=lab)
     text = check._others_gains(workspace, SimpleNamespace(**{**verdict, **changes}))
     gains = solution_gains(lab)
-    assert text == told * (
+    assert text == shown * (
         f"The reference solution reaches {gains[SOLUTION]:.2f}x, the fastest script known to us"
         f" {max(gains.values()):.2f}x."
     )

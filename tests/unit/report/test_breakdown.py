@@ -90,7 +90,7 @@ def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():
         ((50, 50, 50), True, "lasts 50.0 ms."),
     ],
 )
-def test_a_host_is_said_to_be_ahead_where_it_is(host_ms, waits, words):
+def test_a_host_is_ahead_only_where_it_is(host_ms, waits, words):
     summary = summarise(made_up_capture.capture())
     steps = [
         msgspec.structs.replace(summary.steps[0], duration_ns=ms * 1_000_000, cost_ns=40_000_000)

@@ -244,7 +244,7 @@ def test_the_slower_side_is_that_of_the_longer_sum():
     assert not describe_sides(QueryResult(step.columns, parts[:1])), "no accelerator"
 
 
-def test_a_host_that_is_done_early_is_said_to_be():
+def test_a_host_that_is_done_early_is_named_so():
     rows = [*ANSWER.rows[:-3], ["sum", 100.0, 4.0, 0.5, 6.999], ["idle", *[None] * 3, 0.001]]
     rows += [["after the last step on the host", None, None, 2.5, None], ANSWER.rows[-1]]
     assert describe_sides(QueryResult(COLUMNS, rows)).startswith(

@@ -670,7 +670,7 @@ def test_figures_of_an_answer_have_as_many_digits_as_one_reads(draw):
     assert "gb_per_s: 25.32 in all rows that have one" in text
 
 
-def test_small_numbers_are_not_told_as_one_that_all_rows_have(draw):
+def test_small_numbers_are_not_taken_for_one_that_all_rows_have(draw):
     rows = [[f"train.py({line}): train", line / 1e5] for line in (9, 12, 13)]
     answer = QueryResult(["part", "host_ms"], rows)
     text = draw(render_query, answer, question=find_question("budget"))

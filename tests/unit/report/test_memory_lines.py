@@ -85,7 +85,7 @@ def test_the_part_without_a_caller_is_a_line_of_its_own():
     )
 
 
-def test_what_other_lines_have_made_is_not_said_to_be_from_before():
+def test_memory_of_other_lines_is_not_from_before():
     use = replace(use_of([LARGEST]), first_bytes=0)
     assert [row.name for row in tabulate_use(use).rows][-2:] == ["the rest", "the peak"]
 

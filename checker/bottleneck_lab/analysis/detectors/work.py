@@ -603,10 +603,12 @@ def late_freeing(seen: Evidence) -> list[Detection]:
             " steps."
         )
         if use.period_steps:
+            before = "step before has"
+            if use.period_steps > 2:
+                before = f"{use.period_steps - 1} steps before have"
             evidence = (
-                f"Every {use.period_steps} steps, the {_size(late_bytes)} that the"
-                f" {counted(use.period_steps - 1, 'step')} before have left on device {use.device}"
-                f" is freed at once (peak {_size(use.peak_bytes)})."
+                f"Every {use.period_steps} steps, the {_size(late_bytes)} that the {before} left on"
+                f" device {use.device} is freed at once (peak {_size(use.peak_bytes)})."
             )
         falls = Counter[str]()
         for row in use.holders:
