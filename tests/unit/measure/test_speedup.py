@@ -416,11 +416,15 @@ def test_an_unfit_machine_gets_all_its_pairs_before_it_is_refused():
 WORST_MACHINE = {"speedup": SequentialTest(target=3.0, doubt=SELF_TEST_LIMIT)}
 
 
-def test_far_off_work_is_told_so_at_the_first_look(monkeypatch):
-    timed = Timed(monkeypatch, 120, judged=100, fine=(4.0, 1.0), slow=(1.0, 1.2), slower=(1.0, 2.5))
+@pytest.mark.parametrize(("slower_s", "pairs"), [(1.3, 10), (1.9, 10), (2.1, 3), (9.0, 3)])
+def test_far_off_work_is_told_so_at_the_first_look(monkeypatch, slower_s, pairs):
+    """One that misses by six times takes three pairs, one that misses by three takes ten."""
+    timed = Timed(
+        monkeypatch, 120, judged=100, fine=(4.0, 1.0), slow=(1.0, 1.2), slower=(1.0, slower_s)
+    )
     far, cases = timed.looked(WORST_MACHINE)
     assert far.name == "slower"
-    assert [len(case.learner_s) for case in cases] == [1, 1, 10]
+    assert [len(case.learner_s) for case in cases] == [1, 1, pairs]
     assert not timed.untimed_at
     for case in cases:
         case.decide(WORST_MACHINE, exhausted=True)
@@ -432,23 +436,28 @@ def test_far_off_work_is_told_so_at_the_first_look(monkeypatch):
     ("pairs", "why"),
     [
         ([(1.0, 1.0)], "0.33x of the target is not far on the worst machine"),
-        ([(1.0, 9.0)] * 9 + [(1.0, 1.0)], "one pair of ten is not far off"),
+        ([(1.0, 1.5)] * 9 + [(1.0, 1.0)], "one pair of ten is not far off"),
+        ([(1.0, 9.0)] * 2 + [(1.0, 1.0)], "two pairs are too few, however far off"),
     ],
 )
 def test_what_is_not_surely_far_off_is_measured_in_full(monkeypatch, pairs, why):
     timed = Timed(monkeypatch, 120, only=pairs[0])
-    honest, left = timed.time_pair, list(pairs)
-
-    def pair(case):
-        timed.seconds = {"only": left.pop(0) if len(left) > 1 else left[0]}
-        honest(case)
-
-    timed.time_pair = pair
+    in_turns(timed, *pairs)
     far, (case,) = timed.looked(WORST_MACHINE)
     assert far is None, why
-    assert len(case.learner_s) == len(pairs), "the pairs are kept: no time is lost"
+    assert len(case.learner_s) == len(pairs)
     case.decide(TESTS, exhausted=True)
     assert not case.failed()
+
+
+def test_what_waiting_leaves_open_is_said_in_figures_after_three_pairs_too(monkeypatch):
+    """Without the waiting the pairs would be no longer far off, and too few for a bound."""
+    timed = Timed(monkeypatch, 120, only=(1.0, 9.0))
+    in_turns(timed, (1.0, 8.0), (1.0, 9.0), (1.0, 10.0))
+    far, _ = timed.looked(WORST_MACHINE)
+    far.decide(WORST_MACHINE, exhausted=True)
+    spared = misses_from_waiting([far], WORST_MACHINE, waited_s=0.9 * sum(far.learner_s))
+    assert spared["speedup"].endswith("it would be 1–1.25x")
 
 
 def test_a_first_look_that_waited_for_a_core_is_spared(monkeypatch):
@@ -653,10 +662,10 @@ def test_code_that_will_not_pass_is_asked_for_no_more_answers_than_the_seconds_a
     assert not timed.untimed_at, "they come last"
     paired_s = timed.now
     judge_untimed(timed, cases)
-    assert timed.untimed_at == [paired_s, paired_s + 10.0]
+    assert timed.untimed_at == [paired_s], "one more would not fit"
     (far_off,) = [replace(case, far_off=True) for case in cases]
     judge_untimed(timed, [far_off])
-    assert len(timed.untimed_at) == 3
+    assert len(timed.untimed_at) == 1, "nor would one in a second"
 
 
 def both_sides(learner, *, standards=None):
@@ -688,12 +697,18 @@ def both_sides(learner, *, standards=None):
             collect=collect,
             call=lambda inputs: collect(hand_over(inputs)),
             worker=SimpleNamespace(cpu_s=lambda: 0.0),
+            release=lambda: calls.append((name, "release")),
+            wait_ready=lambda: calls.append((name, "ready")),
         )
 
-    context = SimpleNamespace(rng=random.Random(1), settings=SpeedupSettings(), data=None)
-    trusted = standards and side("standards", standards)
-    workers = Workers(context, side("reference", lambda n: 2 * n), judge, trusted)
+    settings = SpeedupSettings(standards="standards.py" if standards else None)
+    context = SimpleNamespace(rng=random.Random(1), settings=settings, data=None)
+    workers = Workers(context, side("reference", lambda n: 2 * n), judge)
     workers.learner = side("learner", learner)
+    if standards:
+        workers.warm_up("only", 1)
+        workers.load_standards(side("standards", standards))
+    calls.clear()
     return workers, calls, compared
 
 
@@ -762,11 +777,8 @@ def test_a_wrong_answer_to_an_untimed_call_is_refused():
 
 
 def test_a_quick_reference_that_is_another_is_the_labs_fault():
-    workers, _, _ = both_sides(
-        lambda number: 2 * number, standards=lambda number, ways: 2.01 * number
-    )
     with pytest.raises(LabError, match=r"quick reference is 0\.03 away"):
-        workers.warm_up("only")
+        both_sides(lambda number: 2 * number, standards=lambda number, ways: 2.01 * number)
 
 
 def compared(judge) -> Workers:

@@ -66,39 +66,36 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             context, "reference", context.pristine(), reference_entry, limits, wait=False
         ) as reference,
     ):
-        # Its process starts meanwhile and imports PyTorch; it loads none of the learner's code
-        # before the reference has been timed alone.
         with CallSession.start(
             context,
             "learner",
             context.submission,
             context.lab.spec.entry,
             limits,
-            options=[HELD],
+            options=_held(context),
             wait=False,
         ) as learner:
-            workers = Workers(context, reference, judge, standards)
+            workers = Workers(context, reference, judge)
             workers.draw_ahead()
             reference.wait_ready()
-            if standards is not None:
-                standards.wait_ready()
             sanitizer.finish_ahead()
             before_s = {}
-            if context.device == "cuda":
+            loading = [session for session in (learner, shipped) if session is not None]
+            if _held(context):
                 before_s = workers.reference_alone_s(warm=False)
+                for session in loading:
+                    session.release()
             context.progress("loading your code", 0.15)
-            # Compiled side by side; frozen from then until a PASS needs it.
-            if shipped is not None:
-                shipped.release()
-            learner.begin()
-            if shipped is not None:
-                shipped.wait_ready()
+            # Compiled side by side; the shipped code is frozen then until a PASS needs it.
+            for session in loading:
+                session.wait_ready()
             workers.learner = learner
             context.progress("checking answers", 0.25)
+            # A first look goes on with these calls: all but the last come before it.
             for name in workers.names:
-                workers.warm_up(name)
+                workers.warm_up(name, context.settings.warmup_calls - _looks_first(context))
             adversarial = workers.adversarial()
-            pairs = _time_pairs(workers, [_case(workers, name) for name in workers.names])
+            pairs = _time_pairs(workers, standards)
             refuse_overhead(pairs.cases, pairs.tests)
             refuse_more_threads(pairs.cases)
             workers.refuse_overall()
@@ -121,25 +118,34 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
 def _standards(
     context: Context[SpeedupSettings], limits: Limits
 ) -> contextlib.AbstractContextManager[CallSession | None]:
-    """Start the worker that runs what the brief allows; none in a lab that has no `standards`."""
+    """Start the worker that runs what the brief allows, and hold it: far-off work does without.
+    None in a lab that has no `standards`.
+    """
     entry = context.settings.standards
     if entry is None:
         return contextlib.nullcontext()
-    return CallSession.start(context, "reference", context.pristine(), entry, limits, wait=False)
+    return CallSession.start(
+        context, "reference", context.pristine(), entry, limits, options=[HELD], wait=False
+    )
 
 
 def _shipped(
     context: Context[SpeedupSettings], reference_entry: str, limits: Limits
 ) -> contextlib.AbstractContextManager[CallSession | None]:
-    """Start the worker that runs the shipped workload, and hold it; none where that is the
-    reference.
-    """
+    """Start the worker that runs the shipped workload; none where that is the reference."""
     entry = context.lab.spec.entry
     if entry == reference_entry:
         return contextlib.nullcontext()
     return CallSession.start(
-        context, "reference", context.pristine(), entry, limits, options=[HELD], wait=False
+        context, "reference", context.pristine(), entry, limits, options=_held(context), wait=False
     )
+
+
+def _held(context: Context[SpeedupSettings]) -> list[str]:
+    """Return the option of a worker that may load its code only when told to: on a GPU, where the
+    reference is timed alone first. Elsewhere all load at once.
+    """
+    return [HELD] if context.device == "cuda" else []
 
 
 def _refuse_slowed(
@@ -174,9 +180,10 @@ class TimedPairs:
     itself: SelfTest | None
 
 
-def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
+def _time_pairs(workers: Workers, standards: CallSession | None) -> TimedPairs:
     """Take a first look, compare the reference with itself, and time pairs until the tests have
-    decided. Work that the first look finds far off is left at that.
+    decided. Work that the first look finds far off is left at that, without the `standards`; for
+    other work its pairs were the last calls of the warm-up.
 
     Raises LearnerFault for more threads than allowed, BusyMachineError on an unfit machine.
     """
@@ -188,16 +195,18 @@ def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
     tests = sequential_tests(context, max(context.settings.self_test_margin, SELF_TEST_LIMIT))
     itself = None
     context.progress("taking a first look", 0.3)
-    # On a GPU every case needs its pairs: they show if kernels are left running.
-    far_off = context.device != "cuda" and first_look(workers, cases, tests)
+    cases = _cases(workers)
+    far_off = _looks_first(context) and first_look(workers, cases, tests)
     # Before the self-test, which a busy machine fails: how many threads compute is counted there.
     refuse_counted_threads(cases)
     if far_off:
         for case in cases:
             case.decide(tests, exhausted=True)
     else:
+        if standards is not None:
+            workers.load_standards(standards)
         context.progress("comparing the reference with itself", 0.35)
-        itself = AgainstItself(workers)
+        itself, cases = AgainstItself(workers), _cases(workers)
         tests = sample(workers, cases, itself)
     waited_s: dict[Side, float] = {
         "reference": reference_waiting.seconds() - (itself.waited_s if itself else 0.0),
@@ -245,6 +254,18 @@ def _grade(workers: Workers, pairs: TimedPairs, adversarial: int) -> Measured:
             doubt=itself.doubt if itself else 0.0,
         ),
     )
+
+
+def _looks_first(context: Context[SpeedupSettings]) -> bool:
+    """Return True if a first look may end the check. On a GPU every case needs its pairs: they show
+    if kernels are left running.
+    """
+    return context.device != "cuda"
+
+
+def _cases(workers: Workers) -> list[Case]:
+    """Return the cases, without pairs."""
+    return [_case(workers, name) for name in workers.names]
 
 
 def _case(workers: Workers, name: str) -> Case:

@@ -12,7 +12,7 @@ from statistics import median
 
 import msgspec
 
-from bottleneck_lab.analysis.statistics import bounds_at
+from bottleneck_lab.analysis.statistics import Interval, bounds_at
 from bottleneck_lab.grading.sequential import Decision, SequentialTest, State
 
 FAR_PAIRS = 7
@@ -29,6 +29,12 @@ misses the target by far, the case fails. The chance by the coin alone is 2⁻¹
 error of 0.1%.
 """
 
+VERY_FAR_PAIRS, VERY_FAR = 3, 2.0
+"""Pairs that suffice at the first look if they miss the target by VERY_FAR times as much, six times
+on the worst machine, and no other pair by less than far. The coin alone would need ten. But right
+code would have to take six times its time in each of them; if it did so in one call out of ten,
+three would be as rare as the plan's error. docs/statistics.md has how rare it is.
+"""
 MOVED_PAIRS = 7
 """Pairs of a case that come with a call that computes nothing. Their median is taken from both
 sides' times, so near a tie even a wrong one would change nothing.
@@ -81,11 +87,10 @@ class Case:
             id_: _agreed(test, SAMPLES[id_](whole), SAMPLES[id_](without), exhausted=exhausted)
             for id_, test in tests.items()
         }
-        few_suffice = self.far_off or (self.out_of_time and len(self.learner_s) >= FAR_PAIRS)
-        if few_suffice and self.is_far(tests):
-            interval = bounds_at(self.ratios(), rank=1)
+        late = self.out_of_time and len(self.learner_s) >= FAR_PAIRS and self.is_far(tests)
+        if late or (self.far_off and self.fails_at_first_look(tests)):
             self.decisions["speedup"] = Decision(
-                State.FAIL, interval, len(self.learner_s), wanted=0
+                State.FAIL, self.span(), len(self.learner_s), wanted=0
             )
         return any(decision.wanted for decision in self.decisions.values())
 
@@ -163,14 +168,28 @@ class Case:
         reference_s = [second * kept for second in self.reference_s]
         return replace(self.without_waiting(learner), reference_s=reference_s)
 
+    def fails_at_first_look(self, tests: dict[str, SequentialTest]) -> bool:
+        """Return True if every one of its few pairs misses the target by far, and so many do, or
+        some by so much, that no more are needed.
+        """
+        return self.is_far(tests) and (
+            len(self.learner_s) >= FIRST_LOOK_PAIRS
+            or sum(self._far_pairs(tests["speedup"], VERY_FAR)) >= VERY_FAR_PAIRS
+        )
+
     def is_far(self, tests: dict[str, SequentialTest]) -> bool:
         """Return True if there are too few pairs for a look and every one misses the target by far,
         with the protocol's time and without it.
         """
-        test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
+        test = tests.get("speedup")
         if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
             return False
-        return test.misses_by_far(pairs)
+        return all(self._far_pairs(test))
+
+    def _far_pairs(self, test: SequentialTest, times: float = 1.0) -> list[bool]:
+        """Return of each pair if it misses the target by far, or by so many `times` as much."""
+        both = zip(self.ratios(), self.without_overhead().ratios(), strict=True)
+        return [test.misses_by_far([times * ratio for ratio in pair]) for pair in both]
 
     def states(self) -> dict[str, State]:
         """Return the outcome of each test so far."""
@@ -195,6 +214,10 @@ class Case:
             "learner_s": self.learner_s,
             "moved_s": self.moved_s,
         }
+
+    def span(self) -> Interval:
+        """Return the median of its ratios, between the least and the largest."""
+        return bounds_at(self.ratios(), rank=1)
 
     def ratios(self) -> list[float]:
         """Return reference over learner, pair by pair."""

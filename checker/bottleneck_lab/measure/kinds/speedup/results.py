@@ -79,10 +79,15 @@ def _without_waiting(failed: list[Case], waited_s: float) -> str:
     """Say what the speed-up would be without the waiting, in the case where it is least; empty if
     none missed it.
     """
-    bounds = [case.decisions["speedup"].interval for case in failed if "speedup" in case.decisions]
-    if not bounds:
+    # Pairs too few for a look bound nothing: then from the least of them to the largest.
+    spans = [
+        decision.interval if decision.samples else case.as_judged().span()
+        for case in failed
+        if (decision := case.decisions.get("speedup"))
+    ]
+    if not spans:
         return ""
-    worst = min(bounds, key=lambda interval: interval.median)
+    worst = min(spans, key=lambda interval: interval.median)
     return (
         f"without the {waited_s:.1f} s in which its threads waited for a core, it would be"
         f" {format_range(worst.low, worst.high, 'x')}"

@@ -16,19 +16,14 @@ from bottleneck_lab.grading.sequential import SequentialTest
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.against_itself import AgainstItself
-from bottleneck_lab.measure.kinds.speedup.figures import (
-    FAR_PAIRS,
-    FIRST_LOOK_PAIRS,
-    SAMPLES,
-    Case,
-)
+from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, SAMPLES, Case
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 
 FAILED_S = 15.0
 """Seconds for untimed answers of code that will not pass: they can only change the reason, and a
 learner waits.
 """
-FAR_OFF_S = 3.0
+FAR_OFF_S = 1.0
 """The same for code that the first look found far too slow."""
 
 FIRST_LOOKS_S = 120.0
@@ -140,7 +135,7 @@ def first_look(
     workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
 ) -> Case | None:
     """Time one pair of each case, then more of the one that misses the target by most, as long as
-    every pair misses it by far. Returns that case once it has FIRST_LOOK_PAIRS of them, else None.
+    every pair misses it by far. Returns that case once these suffice for a FAIL, else None.
 
     `tests` must allow for the worst machine on which a check goes on: this comes before the
     reference is compared with itself, so that far-off work fails within seconds.
@@ -149,7 +144,7 @@ def first_look(
         workers.time_pair(case)
     worst = min(cases, key=lambda case: case.ratios()[0])
     while worst.is_far(tests):
-        if len(worst.learner_s) == FIRST_LOOK_PAIRS:
+        if worst.fails_at_first_look(tests):
             worst.far_off = True
             return worst
         workers.time_pair(worst)
@@ -168,9 +163,11 @@ def judge_untimed(workers: Workers, cases: list[Case]) -> None:
         within_s = math.inf
     count, begin = workers.context.settings.judged, time.monotonic()
     numbers = range(sum(len(case.learner_s) for case in cases), count)
+    # A call of many seconds that nobody times is worth no wait.
+    call_s = min((median(case.learner_s) for case in cases if case.learner_s), default=0.0)
     with contextlib.closing(workers.untimed()) as calls:
         for number, call in zip(numbers, calls, strict=False):
-            if time.monotonic() - begin >= within_s:
+            if time.monotonic() - begin + call_s >= within_s:
                 return
             share = 0.8 + 0.15 * number / count
             workers.context.progress("checking answers that nobody times", share)

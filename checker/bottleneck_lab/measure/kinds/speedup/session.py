@@ -47,8 +47,8 @@ class UntimedCall(NamedTuple):
 
 
 class Workers:
-    """The two workers of a check, the learner's from when it is there; the judge, the names of the
-    cases, and the inputs.
+    """The two workers of a check, the learner's from when it is there, and that of the lab's
+    standards once these are loaded; the judge, the names of the cases, and the inputs.
 
     `untimed_answers`: how many answers were judged and not timed.
     """
@@ -60,17 +60,17 @@ class Workers:
         context: Context[SpeedupSettings],
         reference: CallSession,
         judge: ModuleType,
-        standards: CallSession | None = None,
     ) -> None:
         self.context = context
         self.reference = reference
         self.judge = judge
-        self.standards = standards
+        self.standards: CallSession | None = None
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
         self.names = list(judge.cases(self.generator, context.settings.judge))
         self._ready: dict[str, list[Value]] = {}
         self.untimed_answers = 0
         self._timed: list[TimedCall] = []
+        self._warm: list[tuple[list[Value], list[Any]]] = []
 
     def inputs(self, case: str, *, timed: bool = True) -> list[Value]:
         """Make fresh inputs for one call of a case. For calls that are not timed, a judge may have
@@ -98,14 +98,25 @@ class Workers:
         if wrong := complaint(self.judge, case, inputs, answer, reference, settings):
             raise LearnerFault("wrong output", wrong)
 
-    def warm_up(self, case: str) -> None:
-        """Let both sides meet a case's shapes before it is timed; the answers are judged."""
-        for _ in range(self.context.settings.warmup_calls):
+    def warm_up(self, case: str, calls: int) -> None:
+        """Let both sides meet a case's shapes before it is timed, at the same time; the answers are
+        judged.
+        """
+        for _ in range(calls):
             inputs = self.inputs(case)
-            reference = self.reference.call(inputs)[1]
-            if self.standards is not None:
-                self._require_equal(self.standards.call([*inputs, QUICK])[1], reference)
-            self.check(case, inputs, self.learner.call(inputs)[1], reference)
+            answer, reference = self._answers(self.reference, inputs, inputs)
+            self.check(case, inputs, answer, reference)
+            self._warm.append((inputs, reference))
+
+    def _answers(
+        self, trusted: CallSession, question: list[Value], inputs: list[Value]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the learner's answer to the inputs, and that of a trusted worker to its question,
+        computed at the same time.
+        """
+        began = trusted.hand_over(question)
+        answer = self.learner.call(inputs)[1]
+        return answer, trusted.collect(began)[1]
 
     def time_pair(self, case: Case) -> None:
         """Time one pair on one fresh input, in random order, and judge the answer."""
@@ -128,7 +139,7 @@ class Workers:
         if case.idle and len(case.moved_s) < MOVED_PAIRS:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])
-        if self.standards is not None:
+        if self.context.settings.standards is not None:
             self._timed.append(TimedCall(inputs, answers["learner"], answers["reference"]))
 
     def untimed(self) -> Generator[UntimedCall, None, None]:
@@ -152,12 +163,9 @@ class Workers:
         """
         case, inputs = call
         if self.standards is None:
-            trusted, question = self.reference, inputs
+            answer, reference = self._answers(self.reference, inputs, inputs)
         else:
-            trusted, question = self.standards, [*inputs, QUICK]
-        began = trusted.hand_over(question)
-        answer = self.learner.call(inputs)[1]
-        reference = trusted.collect(began)[1]
+            answer, reference = self._answers(self.standards, [*inputs, QUICK], inputs)
         self.check(case, inputs, answer, reference)
         self.untimed_answers += 1
 
@@ -175,12 +183,19 @@ class Workers:
         if wrong := overall(self.context.settings.judge):
             raise LearnerFault("wrong output", wrong)
 
-    def _require_equal(self, quick: list[Any], shipped: list[Any]) -> None:
-        """Raise LabError unless the quick reference answers as the shipped code, but for
-        rounding.
+    def load_standards(self, standards: CallSession) -> None:
+        """Let the worker that runs the lab's standards load them; from then on untimed answers are
+        judged by its quick ones. Raises LabError unless those to the warm-up's inputs are the
+        shipped code's, but for rounding.
         """
-        apart = self.judge.disagreement(quick[0], shipped[0])
-        if apart > ROUNDING:
+        standards.release()
+        standards.wait_ready()
+        self.standards = standards
+        for inputs, shipped in self._warm:
+            quick = standards.call([*inputs, QUICK])[1]
+            apart = self.judge.disagreement(quick[0], shipped[0])
+            if apart <= ROUNDING:
+                continue
             raise LabError(
                 f"The lab's quick reference is {apart:.2g} away from the shipped code, more than"
                 f" the {ROUNDING:.2g} that rounding explains.",
@@ -197,8 +212,8 @@ class Workers:
         # Inputs on which shortcuts fail: awkward lengths, zeros, one call asked twice.
         hard = self.judge.adversarial(self.generator, self.context.settings.judge)
         for case, inputs in hard:
-            reference = self.reference.call(list(inputs))[1]
-            self.check(case, list(inputs), self.learner.call(list(inputs))[1], reference)
+            answer, reference = self._answers(self.reference, list(inputs), list(inputs))
+            self.check(case, list(inputs), answer, reference)
         return len(hard)
 
     def reference_alone_s(self, *, warm: bool) -> dict[str, list[float]]:
