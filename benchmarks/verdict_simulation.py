@@ -18,6 +18,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from scipy.stats import binomtest
 from bottleneck_lab.grading.sequential import (
     BLOCKS,
     PAIRS,
+    SELF_TEST_LIMIT,
     SELF_TEST_MARGIN,
     Plan,
     SelfTest,
@@ -37,11 +39,17 @@ from bottleneck_lab.grading.sequential import (
     shuffled_order,
 )
 from bottleneck_lab.measure.kinds.speedup.against_itself import SELF_TEST_SIZES
+from bottleneck_lab.measure.kinds.speedup.figures import Case
+from bottleneck_lab.measure.kinds.speedup.sampling import first_look
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TARGET = 1.5
 SPEEDS = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.6)
 """True speed-up, in multiples of the target."""
+FIRST_LOOK_SPEEDS = (0.05, 0.1, 0.2, 0.3, 1.0)
+"""The same of work at its first look, which is there for work that is far off."""
+FIRST_LOOK_CASES = 6
+"""Cases of each check at its first look: the worst of their first pairs is looked at."""
 LEVELS = {"quiet": 0.02, "loaded": 0.1, "stormy": 0.3}
 """Scale of the noise: the log of a typical slowdown."""
 PLANS = {"pairs": PAIRS, "blocks": BLOCKS}
@@ -209,6 +217,41 @@ def simulate(runs: int, seed: int) -> list[Cell]:
         for noise in NOISES
         for speed in SPEEDS
     ]
+
+
+def simulate_first_looks(level: str, speed: float, runs: int, seed: int) -> list[int]:
+    """Take first looks at work of that speed in each case, `runs` for each noise. Returns the pairs
+    of the case that failed, one number for each look that ended so.
+    """
+    rng = random.Random(f"{seed} first look {level} {speed}")
+    tests = {"speedup": SequentialTest(target=TARGET, doubt=SELF_TEST_LIMIT)}
+    failed = []
+    for slots in (NOISES[noise](rng, LEVELS[level]) for noise in NOISES for _ in range(runs)):
+
+        def time_pair(case: Case, slots: Slots = slots) -> None:
+            case.reference_s += measure_pairs(rng, slots, speed * TARGET, 1)
+            case.learner_s.append(1.0)
+
+        workers = SimpleNamespace(context=SimpleNamespace(rng=rng), time_pair=time_pair)
+        cases = [Case(f"{number}") for number in range(FIRST_LOOK_CASES)]
+        if far := first_look(workers, cases, tests):
+            failed.append(len(far.learner_s))
+    return failed
+
+
+def first_look_table(runs: int, seed: int) -> str:
+    """How often the first look of a check fails it, and by how many pairs; all noises together."""
+    rows = []
+    for level in LEVELS:
+        for speed in FIRST_LOOK_SPEEDS:
+            failed, looks = simulate_first_looks(level, speed, runs, seed), runs * len(NOISES)
+            share = len(failed) / looks
+            wrong = len(failed) if speed >= 1 else 0
+            most = percent(binomtest(wrong, looks).proportion_ci(CONFIDENCE).high)
+            pairs = f"{statistics.fmean(failed):.1f}" if failed else ""
+            rows.append([level, f"{speed:g}x", f"{looks:,}", percent(share), pairs, most])
+    head = ["noise", "true speed / target", "looks", "FAIL", "pairs of that case, mean"]
+    return table([*head, "wrong, at most"], rows)
 
 
 def naive_errors(noise: str, level: str, speed: float, runs: int, seed: int) -> int:
@@ -386,6 +429,7 @@ def render_docs(cells: list[Cell], runs: int, seed: int) -> dict[str, str]:
         "plans": plan_table(),
         "errors": summary_table(cells),
         "usual way": naive_table(cells, runs, seed),
+        "first look": first_look_table(runs, seed),
     }
 
 
@@ -413,6 +457,7 @@ def main() -> None:
         plan_table(),
         summary_table(cells),
         naive_table(cells, options.runs, options.seed),
+        first_look_table(options.runs, options.seed),
         sep="\n\n",
     )
     if options.write:
