@@ -81,7 +81,8 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 _BUDGET = (
     "Means over all steps and ranks, in the order of the slower side's time, the host's with its"
-    " waiting. A backward's kernels and copies count for {backward}."
+    " waiting. Launches are of kernels and copies; a count of kernels is without the copies. Those"
+    " of a backward count for {backward}."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"

@@ -55,6 +55,7 @@ from bottleneck_lab.analysis.host.syncs import (
     find_causes,
     find_syncs,
     longest_waiting_line,
+    waits_by_line,
 )
 from bottleneck_lab.analysis.host.waits import waiting_calls
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_workers
@@ -161,6 +162,10 @@ class Summary(msgspec.Struct, frozen=True):
     waiting_line_share: float = 0.0
     """Share of the wall time in which the host was on the line that waits longest for the device;
     see `analysis.host.syncs.longest_waiting_line`.
+    """
+    longest_wait_gain: float | None = None
+    """How many times as fast the program would be without all that the line does that waits longest
+    for the device, while others still wait; None where no line is known to wait.
     """
     idle_after_waits: dict[str, int] = {}
     """How long devices were idle after the host's waits (ns), by the line that waited; where no
@@ -304,6 +309,7 @@ def _summary(
         batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,
         waiting_line_share=host.waiting_line_share,
+        longest_wait_gain=_longest_wait_gain(seen),
         idle_after_waits=_idle_after_waits(seen.devices),
         sides=sides,
     )
@@ -505,6 +511,17 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
         if LEAST_PART <= share < 1 and share > unknown:
             gains[part] = evidence.gain(removal, share)
     return gains
+
+
+def _longest_wait_gain(evidence: Evidence) -> float | None:
+    """Return how many times as fast the program would be without the line that waits longest; None
+    where none does for long, or no lines were recorded.
+    """
+    on_lines = waits_by_line(row for row in evidence.syncs if row.line)
+    for line, wait_ns in on_lines.most_common(1):
+        if (share := wait_ns / evidence.time_ns) >= LEAST_PART:
+            return evidence.gain(Removal(scopes=(line,)), share)
+    return None
 
 
 def _host_share(timeline: Timeline, times_of: Callable[[int], iv.Intervals]) -> float:

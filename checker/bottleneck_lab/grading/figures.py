@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
-from bottleneck_lab.analysis.host.syncs import waits_by_line
 from bottleneck_lab.analysis.steps.window import Window
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ FIGURES = (
     "largest_message_share",
     "longest_line_share",
     "host_wait_share",
-    "longest_wait_share",
+    "longest_wait_saving_share",
     "waiting_line_share",
     "interrupted_share",
     "largest_gain_ratio",
@@ -70,9 +69,10 @@ def figures_of(summary: Summary) -> dict[str, float]:
       messages of the largest size.
     - `longest_line_share`, in which the host is on the line that takes it longest, and
       `idle_line_share`, in which it is on one line, operator or range while a device is idle.
-    - `host_wait_share`, in which the host waits for the device, and `longest_wait_share`, in which
-      it does so on the line that waits longest (or in the operator or call, where no lines were
-      recorded); `waiting_line_share`, in which it is on that line, waiting or not.
+    - `host_wait_share`, in which the host waits for the device; `waiting_line_share`, in which it
+      is on the line that waits longest (or in the operator or call, where no lines were recorded),
+      waiting or not; `longest_wait_saving_share`, by how much the program would be shorter without
+      that line alone.
     - `interrupted_share`, by which kernels took longer than the same ones in other steps.
     - `top_operator_share`, the largest operator's share of all operators' own time.
     - `largest_gain_ratio`, the most that removing the costliest finding can bring, where every
@@ -93,6 +93,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
         figures["longest_line_share"] = summary.longest_line_share
     if summary.waiting_line_share:
         figures["waiting_line_share"] = summary.waiting_line_share
+    if summary.longest_wait_gain:
+        figures["longest_wait_saving_share"] = 1 - 1 / summary.longest_wait_gain
     time = sum(use.working_ns for use in summary.devices)
     if summary.collectives and time:
         largest = max(row.bytes for row in summary.collectives)
@@ -115,11 +117,9 @@ def _wait_figures(summary: Summary) -> dict[str, float]:
     wall_ns = sum(use.wall_ns for use in summary.devices)
     if not wall_ns:
         return {}
-    waits_ns = waits_by_line(summary.syncs)
     shares = {finding.id: finding.share_of_wall for finding in summary.findings}
     return {
-        "host_wait_share": waits_ns.total() / wall_ns,
-        "longest_wait_share": max(waits_ns.values(), default=0) / wall_ns,
+        "host_wait_share": sum(row.total_ns for row in summary.syncs) / wall_ns,
         "interrupted_share": shares.get("interrupted-kernels", 0.0),
     }
 

@@ -402,6 +402,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
             ],
             longest_line_share=0.4,
             waiting_line_share=0.3,
+            longest_wait_gain=4 / 3,
         )
     )
     expected = {
@@ -414,7 +415,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "exposed_communication_share": 0.1,
         "overlap_share": 0.5,
         "host_wait_share": 0.3,
-        "longest_wait_share": 0.2,
+        "longest_wait_saving_share": 0.25,
         "interrupted_share": 0.16,
         "top_operator_share": 0.75,
         "largest_gain_ratio": 2.5,
@@ -442,6 +443,7 @@ def empty_summary():
         collectives=[],
         longest_line_share=0.0,
         waiting_line_share=0.0,
+        longest_wait_gain=None,
     )
 
 

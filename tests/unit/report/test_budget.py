@@ -74,7 +74,7 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
     assert alone.startswith("Only this gone, while other lines still wait: ")
-    assert "4.76 ms a step, 1.47 times as fast." in alone
+    assert "4.76 ms a step, which saves 32.0%: 1.47 times as fast." in alone
     assert gain.startswith("All waits gone as well, for a prediction, not to compare causes: ")
     assert gain.endswith(" times as fast.")
     assert rest == [
@@ -90,12 +90,14 @@ def test_what_is_gained_alone_is_derived_with_the_waits_that_come_to_other_lines
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 3.4).splitlines()
     assert alone == (
         "Only this gone, while other lines still wait: 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
-        " step, 2.06 times as fast. The 0.40 ms are waits that come to other lines."
+        " step, which saves 51.4%: 2.06 times as fast. The 0.40 ms are waits that come to other"
+        " lines."
     )
     # A replay that leaves less than the rest: what more there is to it, the sums do not say.
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 2.9).splitlines()
     assert alone == (
-        "Only this gone, while other lines still wait: 2.90 ms a step, 2.41 times as fast."
+        "Only this gone, while other lines still wait: 2.90 ms a step, which saves 58.6%:"
+        " 2.41 times as fast."
     )
 
 

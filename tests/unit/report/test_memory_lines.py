@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from bottleneck_lab.analysis.memory.causing import group_by_cause
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.holders import Caller, Holder
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.report.console.memory import print_causes
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.memory_table import FEW, tabulate_use
 from bottleneck_lab.report.memory_words import MIB
+from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.tables import memory_tables
 from bottleneck_lab.trace import load
 
@@ -69,7 +70,7 @@ def test_lines_are_listed_by_what_they_cause_and_add_up_to_the_peak():
         (True, "itself", "1.0 MiB", "20.0 KiB", "-"),
         (False, "train.py(46): train", "3.0 MiB", "-", "320.0 KiB"),
         (True, "at recipe.py(23): forward", "3.0 MiB", "-", "320.0 KiB"),
-        (False, "still there from before the capture", "1.0 MiB", "-", "-"),
+        (False, "still there of the 1.0 MiB at the start", "1.0 MiB", "-", "-"),
         (False, "the peak", "42.0 MiB", "680.0 KiB", "320.0 KiB"),
     ]
 
@@ -115,6 +116,14 @@ def test_a_long_name_takes_the_room_that_a_wide_terminal_has(draw):
     narrow = lines(draw, [row], width=80)
     assert row.line not in "\n".join(narrow)
     assert max(map(len, narrow)) <= 80
+
+
+@pytest.mark.parametrize("of_memory", [True, False])
+def test_a_page_of_a_lab_about_memory_begins_with_memory(of_memory):
+    capture = analyse(load(CAPTURES / "synthetic-growth.json.gz"))
+    summary = replace(capture.summary, of_memory=of_memory)
+    page = render_html(title="x", capture=capture._replace(summary=summary))
+    assert (page.index('id="operators"') < page.index('id="time"')) is of_memory
 
 
 def test_one_or_two_more_lines_are_shown_instead_of_added_up(draw):

@@ -87,7 +87,10 @@ class PageContent:
 def render_html(**content: Any) -> str:
     """Return the whole page. Takes the fields of `PageContent`."""
     page = PageContent(**content)
-    sections = {name: build(page) for name, build in SECTIONS.items()}
+    # Sorting keeps the order of the others. A lab's tables of memory are among the operators.
+    of_memory = page.capture is not None and page.capture.summary.of_memory
+    order = sorted(SECTIONS, key=lambda name: of_memory and name not in FIRST_OF_MEMORY)
+    sections = {name: SECTIONS[name](page) for name in order}
     warning = page.warning
     if not warning and page.capture and page.blind:
         warning = capture_words.MEASURES if page.capture.summary.measures else capture_words.BLIND
@@ -164,6 +167,8 @@ def build_circumstances(page: PageContent) -> Section | None:
     return circumstances_section(page.verdict, facts)
 
 
+FIRST_OF_MEMORY = ("The check", "Findings", "Operators and kernels")
+"""Where a capture is about memory, these come before what is about time."""
 # The page's sections, in order, by what its navigation calls them. A new one is one row.
 SECTIONS: dict[str, Callable[[PageContent], Section | None]] = {
     "The check": build_check,
