@@ -80,9 +80,8 @@ def test_samples_without_a_partner_take_drift_for_slowness(simulation):
 
 
 def test_writing_fills_the_pages_from_the_seed(simulation, tmp_path, monkeypatch, capsys):
-    page = "\n".join(
-        f"<!-- {name}: begin -->\n<!-- {name}: end -->" for name in ("plans", "errors", "usual way")
-    )
+    names = ("plans", "errors", "usual way", "first look")
+    page = "\n".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->" for name in names)
     (tmp_path / "statistics.md").write_text(page, encoding="utf-8")
     monkeypatch.setattr(simulation, "DOCS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["verdict_simulation.py", "--runs", "2", "--write"])
@@ -100,6 +99,11 @@ def test_writing_fills_the_pages_from_the_seed(simulation, tmp_path, monkeypatch
         * len(simulation.SPEEDS)
     )
     assert measured.count("\n| pairs |") + measured.count("\n| blocks |") == rows
+
+
+def test_first_looks_end_far_off_work_and_spare_what_meets_its_target(simulation):
+    assert simulation.simulate_first_looks("loaded", 0.1, 20, seed=1) == [3] * 100
+    assert simulation.simulate_first_looks("stormy", 1.0, 100, seed=1) == []
 
 
 def test_the_same_seed_gives_the_same_figures(simulation):

@@ -5,7 +5,8 @@ Reference and learner take turns in an order drawn at random, one frozen while t
 statistic is the ratio of each pair. Every timed answer is judged, after the clock has stopped, and
 when the pairs are done so are answers that nobody times, until there are 100 in all: of code that
 errs in one call out of twenty, 0.6% would not be caught. How fast the code is does not change their
-number; code that will not pass gets those that fit in 15 seconds, which can only change the reason.
+number; code that will not pass gets those that fit in 15 seconds, far-off code those that fit in
+one, which can only change the reason.
 """
 
 from __future__ import annotations
