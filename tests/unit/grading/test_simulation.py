@@ -102,7 +102,7 @@ def test_writing_fills_the_pages_from_the_seed(simulation, tmp_path, monkeypatch
 
 
 def test_first_looks_end_far_off_work_and_spare_what_meets_its_target(simulation):
-    assert simulation.simulate_first_looks("loaded", 0.1, 20, seed=1) == [3] * 100
+    assert simulation.simulate_first_looks("quiet", 0.1, 20, seed=1) == [3] * 100
     assert simulation.simulate_first_looks("stormy", 1.0, 100, seed=1) == []
 
 
