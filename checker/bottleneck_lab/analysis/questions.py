@@ -6,12 +6,15 @@ A question is one row of QUESTIONS; docs/files.md documents the tables, and list
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from textwrap import dedent
 
 from bottleneck_lab.analysis.query import TIME_LIMIT_S, QueryResult, query
+from bottleneck_lab.analysis.what_if.gain import replayed
+from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.trace.names import LINES_OF
+from bottleneck_lab.trace.names import FIXED_PRICE, LINES_OF
 from bottleneck_lab.trace.timeline import Timeline
 
 _DIGITS = "'0123456789'"
@@ -80,9 +83,11 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 
 _BUDGET = (
-    "Means over all steps and ranks, in the order of the slower side's time, the host's with its"
-    " waiting. Launches are of kernels and copies; a count of kernels is without the copies. Those"
-    " of a backward count for {backward}."
+    "saves_percent: by how much a step is shorter if this line alone is gone, while others still"
+    " wait; `--without 27 --without 35` says it of several together. Means over all steps and"
+    " ranks, in the order of the slower side's time, the host's with its waiting. Launches are of kernels"
+    " and copies; a count of kernels is without the copies. Those of a backward count for"
+    " {backward}."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -98,7 +103,8 @@ class Question:
     how many of its rows are shown at most, why a capture may have none, and the columns that a
     narrow terminal is without, the first of them first.
 
-    `emulated_notes`: what the figures are of on an emulated device, where that differs.
+    `emulated_notes`: what the figures are of on an emulated device, where that differs. `complete`
+    adds what no SELECT can say.
     """
 
     name: str
@@ -109,6 +115,7 @@ class Question:
     without: str = NO_ROWS
     spare: tuple[str, ...] = ()
     emulated_notes: str = ""
+    complete: Callable[[QueryResult, Timeline], QueryResult] | None = None
 
     def describe(self, *, emulated: bool) -> str:
         """Return what the figures of a capture are of."""
@@ -116,7 +123,27 @@ class Question:
 
     def answer(self, timeline: Timeline, *, limit_s: float = TIME_LIMIT_S) -> QueryResult:
         """Return the first rows of the answer."""
-        return query(timeline, dedent(self.sql).strip(), self.most, limit_s=limit_s)
+        answer = query(timeline, dedent(self.sql).strip(), self.most, limit_s=limit_s)
+        return self.complete(answer, timeline) if self.complete else answer
+
+
+SAVINGS_OF = 20
+"""Of so many parts of a step, a budget says what each alone saves: each takes a replay."""
+
+
+def add_savings(answer: QueryResult, timeline: Timeline) -> QueryResult:
+    """Return the answer to `budget` with by how much a step is shorter without each part alone, in
+    percent, by a replay of the capture. None for sums, and for what a model charges whatever runs.
+    """
+    what_if, named = replayed(timeline), set(timeline.strings)
+    rows = []
+    for number, (part, *figures) in enumerate(answer.rows):
+        saved = None
+        if number < SAVINGS_OF and part in named and not FIXED_PRICE.search(part):
+            gain = what_if.gain(Removal(scopes=(part,)))
+            saved = gain and 100 * (1 - 1 / gain)
+        rows.append([part, *figures, saved])
+    return QueryResult([*answer.columns, "saves_percent"], rows, answer.cut)
 
 
 QUESTIONS = (
@@ -285,7 +312,7 @@ QUESTIONS = (
         FROM (SELECT *, CASE WHEN (SELECT device > host FROM whole) THEN coalesce(device, 0)
                         ELSE host + coalesce(waiting, 0) END AS slower FROM parts
               UNION ALL
-              SELECT 2, 'of no line, or earlier steps', starts, host, waiting,
+              SELECT 2, 'on no line, or launched earlier', starts, host, waiting,
                      max(device, 0), 0 FROM others
               UNION ALL
               SELECT 3, 'at once on several streams', NULL, NULL, NULL, min(device, 0), 0
@@ -309,6 +336,7 @@ QUESTIONS = (
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",
+        complete=add_savings,
     ),
     Question(
         "ranges",

@@ -135,9 +135,9 @@ def _describe_alone(
     if added_ms is not None:
         most_ms = after_ms + added_ms
         return (
-            "Only this changed, while other lines still wait, and if what is added waits for"
-            f" nothing: at most {format_rounded(most_ms)} ms a step, at least"
-            f" {now_ms / most_ms:.2f} times as fast."
+            "Only this changed, while other lines still wait: at most"
+            f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as fast."
+            " That is if what is added waits for nothing: a single `.item()` may undo most of it."
         )
     taken_ms = taken["host_ms"] + taken["waiting_ms"]
     both = " + ".join(format_rounded(taken[side]) for side in ("host_ms", "waiting_ms"))

@@ -26,7 +26,7 @@ from bottleneck_lab.trace.names import STEP_NAME
 from .traces import load_events
 
 ALL = "all of these"
-OTHERS = "of no line, or earlier steps"
+OTHERS = "on no line, or launched earlier"
 ROOT = Path(__file__).parents[3]
 DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
 
@@ -218,6 +218,10 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
     assert parts["sum"]["waiting_ms"] == pytest.approx(whole["waiting for the device"])
     assert parts["idle"]["device_ms"] == pytest.approx(whole["idle"])
     assert parts["sum"]["waiting_ms"] == answers(timeline, "waits")[0]["ms_a_step"]
+    waiting, launching, loading, *others = (row["saves_percent"] for row in parts.values())
+    assert loading == pytest.approx(10)
+    assert 50 > waiting > launching > loading
+    assert others == [None] * 4, "sums are no lines"
 
 
 def test_a_step_adds_up_where_the_device_is_behind_and_its_streams_overlap(loaded):

@@ -182,8 +182,9 @@ def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
     _, _, alone, *_ = describe_change(ANSWER, parts, change, 1.4).splitlines()
     # 7 ms / 1.4 and 0.1 + 0.3 + 0.1 ms more.
     assert alone == (
-        "Only this changed, while other lines still wait, and if what is added waits for nothing:"
-        " at most 5.50 ms a step, at least 1.27 times as fast."
+        "Only this changed, while other lines still wait: at most 5.50 ms a step, at least 1.27"
+        " times as fast. That is if what is added waits for nothing: a single `.item()` may undo"
+        " most of it."
     )
 
 
