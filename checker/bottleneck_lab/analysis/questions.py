@@ -85,8 +85,8 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 _BUDGET = (
     "saves_percent: by how much a step is shorter if this line alone is gone, while others still"
     " wait; `--without 27 --without 35` says it of several together. Means over all steps and"
-    " ranks, in the order of the slower side's time, the host's with its waiting. Launches are of kernels"
-    " and copies; a count of kernels is without the copies. Those of a backward count for"
+    " ranks, in the order of the slower side's time, the host's with its waiting. Launches are of"
+    " kernels and copies; a count of kernels is without the copies. Those of a backward count for"
     " {backward}."
 )
 _LINES = (
