@@ -420,18 +420,18 @@ QUESTIONS = (
         SELECT line, operator, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                {_CALLS_A_STEP}, sum(duration) / 1e6 / (SELECT many FROM {_STEPS}) AS ms_a_step,
                100.0 * sum(counted_ns) / (SELECT sum(duration) FROM recorded) AS waiting_percent,
-               100.0 * sum(idle_after) / (SELECT sum(duration) FROM recorded)
-                 AS idle_after_percent
+               sum(idle_after) / 1e6 / coalesce((SELECT many FROM {_STEPS}), 1) AS idle_after_ms
         FROM (SELECT 1 AS part, 'all of these' AS line, NULL AS operator, NULL AS name, duration,
                      counted_ns, idle_after FROM each
               UNION ALL SELECT 2, * FROM each)
         GROUP BY part, line, operator, name
         ORDER BY part, sum(idle_after) DESC, total_ms DESC
         """,
-        notes="Percent: of the wall time. A wait costs the idle time after it: how long the device"
-        " has nothing to do until the host, on whatever line, has launched more. A wait without any"
-        " is harmless: the device works meanwhile.",
-        spare=("name", "calls", "total_ms", "ms_a_step"),
+        notes="Percent: of the wall time; idle_after_ms: a step. A wait costs the idle time after"
+        " it: how long the device has nothing to do until the host, on whatever line, has launched"
+        " more. A wait without any is harmless: the device works meanwhile. By how much a step is"
+        " shorter without a line is none of these: `--ask budget` says it.",
+        spare=("name", "calls", "total_ms"),
     ),
     Question(
         "interruptions",

@@ -86,12 +86,13 @@ OTHERS = {
 
 OTHER_OPERATORS = "other operators"
 
-WAITED = "Where the host waited for the device, in % of the wall time"
+WAITED = "Where the host waited for the device"
 
 COST_OF_WAITS = (
     "A wait costs the idle time after it: the device has nothing to do until the host has launched"
     " more."
 )
+SAVED_WITHOUT = "What a step saves without a line is neither: `--ask budget` says it."
 WORKS_MEANWHILE = "During most of the waiting, the device works."
 
 ONLY_IDLE = (
@@ -309,7 +310,8 @@ def describe_waiting_line(summary: Summary) -> str:
 def explain_waits(rows: Sequence[SyncRow], *, costs: bool = True) -> str:
     """State what a wait `costs`, and that the device works during most waits, if it does."""
     works = 2 * sum(row.busy_ns for row in rows) > sum(row.total_ns for row in rows)
-    return " ".join([COST_OF_WAITS] * costs + [WORKS_MEANWHILE] * works)
+    lines = any(row.line for row in rows)
+    return " ".join([COST_OF_WAITS] * costs + [WORKS_MEANWHILE] * works + [SAVED_WITHOUT] * lines)
 
 
 def describe_awaited(row: SyncRow) -> str:

@@ -163,8 +163,8 @@ def test_a_step_is_shown_part_by_part(loaded):
     assert (wait["line"], wait["operator"], wait["calls_a_step"]) == (None, "aten::item", 1.0)
     assert (whole["line"], whole["ms_a_step"]) == (ALL, 0.03)
     assert whole["waiting_percent"] == wait["waiting_percent"]
-    after = sum(part.share_of_wall for part in use.gap_causes if part.cause == "synchronisation")
-    assert whole["idle_after_percent"] == wait["idle_after_percent"] == pytest.approx(100 * after)
+    after_ns = sum(part.idle_ns for part in use.gap_causes if part.cause == "synchronisation")
+    assert whole["idle_after_ms"] == wait["idle_after_ms"] == pytest.approx(after_ns / 2 / 1e6)
 
 
 def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):

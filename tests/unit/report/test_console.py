@@ -58,6 +58,7 @@ from bottleneck_lab.report.page.comparison import comparison_section
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.summary import findings_section, time_section
 from bottleneck_lab.report.page.tables import memory_tables, workers_table
+from bottleneck_lab.report.words import format_duration
 from bottleneck_lab.trace import load
 
 from . import made_up, made_up_capture
@@ -963,11 +964,12 @@ def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
     shown = replace(summary, syncs=[wait, other, short], idle_after_waits=costs)
     text = draw(render_summary, shown)
     rows = [line for line in text.splitlines() if re.search(r"train.py\([79]\): main", line)]
-    share = f"{3_000_000 / use.wall_ns:.1%}"
+    steps = len(summary.steps)
     assert [" ".join(row.split()) for row in rows] == [
-        "<0.1% 10.0% train.py(9): main",
-        f"{share} 1.0% train.py(7): main",
+        " ".join([*(format_duration(ns / steps) for ns in (waited_ns, costs[line])), line])
+        for line, waited_ns in (("train.py(9): main", 1_000), ("train.py(7): main", 3_000_000))
     ]
+    assert "  waiting  idle after  a step\n" in text
     assert "\n A wait costs the idle time after it" in text
     assert "During most of the waiting, the device works" not in text
     beside = [replace(wait, busy_ns=1_900_000), other]
@@ -978,10 +980,11 @@ def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
 def test_what_waits_cost_is_one_table_where_they_are_the_largest_block(draw):
     summary = summarise(load(CAPTURES / "synthetic-sync.json.gz"))
     text = draw(render_summary, summary)
-    table = text.split("3  Where the host waited for the device, in % of the wall time")[1]
-    rows = re.findall(r"^ +([\d.]+)% +([\d.]+)%  ", table.split("\n\n")[0], re.MULTILINE)
+    table = text.split("3  Where the host waited for the device")[1].split("\n\n")[0]
+    rows = re.findall(r"^ +[\d.]+ \S+ +([\d.]+) (\S+)  ", table, re.MULTILINE)
+    idle_ns = sum(float(time) * {"ns": 1, "µs": 1e3, "ms": 1e6}[unit] for time, unit in rows)
     (part,) = [part for part in wall_parts(summary.devices) if part.cause == "synchronisation"]
-    assert sum(float(idle) for _, idle in rows) == pytest.approx(100 * part.share, abs=0.3)
+    assert idle_ns * len(summary.steps) == pytest.approx(part.ns, rel=0.02)
     assert text.count("Where the host waited") == 1
     assert "A wait costs" not in text, "the block says what they cost"
     assert f"The device was idle for {part.share:.1%} of the time" in text, "as the block says"

@@ -392,13 +392,15 @@ def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "
         sheet.line(f"{little} of the wall time.")
         return
     sheet.heading(f"{number}{capture_words.WAITED}")
-    sheet.path(f"{'waiting':>8} {'idle after':>11}", indent=1)
+    sheet.path(f"{'waiting':>8} {'idle after':>11}{'  a step' * bool(summary.steps)}", indent=1)
     rows, rest = waits[:TOP], waits[TOP:]
     if rest:
         waiting_ns, after_ns = (sum(ns) for ns in zip(*map(_times, rest), strict=True))
         rows.append(Wait(counted(len(rest), "other place"), "", waiting_ns, after_ns, []))
     for wait in rows:
-        waiting, idle = (words.format_share_column(ns / wall_ns) for ns in _times(wait))
+        waiting, idle = (
+            words.format_duration(ns / max(len(summary.steps), 1)) for ns in _times(wait)
+        )
         lead = f"{waiting:>8} {idle:>11}  "
         sheet.line(wait.name, lead=lead, indent=1)
         sheet.source(wait.code, indent=len(lead) + 1)
