@@ -52,6 +52,13 @@ _STARTED = f"""SELECT coalesce(nullif(runtime.undoes, ''), runtime.line) AS line
               AND device.start < counted."end"
             WHERE device.kind != 'sync' AND device.correlation > 0 GROUP BY 1"""
 """The work on devices that each line starts; of a backward's, the line of the forward."""
+_EARLIER = f"""SELECT count(*) FROM device JOIN counted ON counted.rank = device.rank
+                              AND device.start >= counted.start AND device.start < counted."end"
+                            LEFT JOIN {_LAUNCHES} AS runtime
+                              ON runtime.correlation = device.correlation
+                                AND runtime.rank = device.rank
+                            WHERE device.kind != 'sync' AND runtime.rank IS NULL"""
+"""How much work on devices no recorded call launched: it was queued before the capture began."""
 _STEPS = f"""(SELECT count(*) AS many FROM ranges JOIN counted
                     ON counted.rank = ranges.rank AND ranges.start >= counted.start
                       AND ranges.start < counted.host_end
@@ -83,11 +90,11 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 
 _BUDGET = (
-    "saves_percent: by how much a step is shorter if this line alone is gone, while others still"
+    "saves percent: by how much a step is shorter if this line alone is gone, while others still"
     " wait; `--without 27 --without 35` says it of several together. Means over all steps and"
     " ranks, in the order of the slower side's time, the host's with its waiting. Launches are of"
-    " kernels and copies; a count of kernels is without the copies. Those of a backward count for"
-    " {backward}."
+    " kernels and copies, without those from before the capture; a count of kernels is without the"
+    " copies. Those of a backward count for {backward}."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -290,7 +297,7 @@ QUESTIONS = (
             LEFT JOIN started ON started.line = own.part
             UNION ALL SELECT 1, name, NULL, ns, NULL, NULL FROM ({_MARKED})),
         whole AS (
-            SELECT starts, waiting, coalesce(({_LATE}), 0) AS late,
+            SELECT nullif(starts - earlier, 0) AS starts, waiting, coalesce(({_LATE}), 0) AS late,
                    (SELECT sum(host_end - start) FROM counted) - coalesce(waiting, 0) AS host,
                    CASE WHEN starts THEN recorded - coalesce(idle, 0) END AS device,
                    CASE WHEN starts THEN coalesce(idle, 0) END AS idle
@@ -298,6 +305,7 @@ QUESTIONS = (
                           FROM device JOIN counted ON counted.rank = device.rank
                             AND device.start >= counted.start AND device.start < counted."end"
                           WHERE kind != 'sync') AS starts,
+                         ({_EARLIER}) AS earlier,
                          (SELECT sum(duration) FROM waits) AS waiting,
                          (SELECT sum(duration) FROM recorded) AS recorded,
                          (SELECT sum(duration) FROM idle) AS idle)),

@@ -112,7 +112,7 @@ def describe_change(
         if parts and alone is not None:
             added_ms = host.new + device.new if change.added else None
             lines.append(_describe_alone(now_ms, now_ms / alone, taken, added_ms))
-        lines.append(f"All waits gone as well, for a prediction, not to compare causes: {takes}.")
+        lines.append(f"For a prediction, all waits gone as well: {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms
@@ -120,7 +120,7 @@ def describe_change(
     if each_us and not change.added:
         less = ""
         if change.device_share == 1:
-            less = "; `--device-work 0.75` is for less work on the device"
+            less = "; `--device-work 0.8` is for less work on the device"
         price = f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`"
         lines.append(f"{price}{less}.")
     return "\n".join(lines)
@@ -147,7 +147,8 @@ def _describe_alone(
         terms = f"{format_rounded(now_ms)} − ({both}) + {format_rounded(moved_ms)} = "
         moved = f" The {format_rounded(moved_ms)} ms are waits that come to other lines."
     return (
-        f"Only this gone, while other lines still wait: {terms}{format_rounded(after_ms)} ms a"
+        "To compare causes, only this gone while other lines still wait:"
+        f" {terms}{format_rounded(after_ms)} ms a"
         f" step, which saves {1 - after_ms / now_ms:.1%}: {now_ms / after_ms:.2f} times as fast."
         f"{moved}"
     )

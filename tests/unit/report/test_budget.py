@@ -73,14 +73,14 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     parts = find_parts(ANSWER, left_out)
     first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
-    assert alone.startswith("Only this gone, while other lines still wait: ")
+    assert alone.startswith("To compare causes, only this gone while other lines still wait: ")
     assert "4.76 ms a step, which saves 32.0%: 1.47 times as fast." in alone
-    assert gain.startswith("All waits gone as well, for a prediction, not to compare causes: ")
+    assert gain.startswith("For a prediction, all waits gone as well: ")
     assert gain.endswith(" times as fast.")
     assert rest == [
         f"  host    {host}",
         f"  device  {device}",
-        "Each launch in its place costs the host about 20 µs: `--with 3`; `--device-work 0.75` is"
+        "Each launch in its place costs the host about 20 µs: `--with 3`; `--device-work 0.8` is"
         " for less work on the device.",
     ]
 
@@ -89,14 +89,16 @@ def test_what_is_gained_alone_is_derived_with_the_waits_that_come_to_other_lines
     parts = find_parts(ANSWER, ["train.py:31"])
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 3.4).splitlines()
     assert alone == (
-        "Only this gone, while other lines still wait: 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
+        "To compare causes, only this gone while other lines still wait:"
+        " 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
         " step, which saves 51.4%: 2.06 times as fast. The 0.40 ms are waits that come to other"
         " lines."
     )
     # A replay that leaves less than the rest: what more there is to it, the sums do not say.
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 2.9).splitlines()
     assert alone == (
-        "Only this gone, while other lines still wait: 2.90 ms a step, which saves 58.6%:"
+        "To compare causes, only this gone while other lines still wait:"
+        " 2.90 ms a step, which saves 58.6%:"
         " 2.41 times as fast."
     )
 
@@ -105,7 +107,7 @@ def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "All waits gone as well, for a prediction, not to compare causes: a step takes about 2.75"
+        "For a prediction, all waits gone as well: a step takes about 2.75"
         " ms instead of 7.00 ms: 2.55 times as fast."
     )
 
