@@ -42,9 +42,6 @@ def command(
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
     opened = allowed.hints
     earlier = {hint.index for hint in load_hints(workspace)}
-    passed = latest_pass(load_attempts(workspace)) is not None
-    if not again and not json and passed:
-        note("You have passed this lab: a hint may still help to go further.")
     if not again and not json and next_hint(workspace) == _last_open(workspace, opened):
         _confirm_last()
     taken = None if again else take_hint(workspace, opened)
@@ -63,6 +60,8 @@ def command(
             say("You have taken no hint yet; `lab hint` takes one.")
         if taken is None and not again:
             say(_why_none(len(rows), len(hints), allowed))
+        if taken is not None and latest_pass(load_attempts(workspace)) is not None:
+            note("You have passed this lab: a hint may still help to go further.")
         if taken is not None and is_blind(workspace):
             note(_describe_cost(taken + 1, len(hints)))
         if taken is not None and (skipped := taken - 1 - max(earlier, default=-1)):

@@ -157,6 +157,7 @@ def lines_named(summary: Summary) -> set[str]:
         *(row.line for row in summary.syncs),
         *(row.line for row in summary.lines),
         *(holder.line for use in summary.memory for holder in use.holders),
+        *(holder.a_step.late_freed_at for use in summary.memory for holder in use.holders),
     }
 
 

@@ -22,14 +22,18 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
     spec = workspace.lab.spec.devices.get(workspace.info.device)
     if spec is None or is_blind(workspace) or not summary.steps:
         return []
-    figures = _figures(summary, spec.settings.get("interval", 1))
+    interval = spec.settings.get("interval", 1)
+    figures = _figures(summary, interval)
     missed = []
     for each in spec.criteria:
         figure, limit = figures.get(each.id, math.nan), each.target
         if limit is not None and figure > CLEARLY * limit:
-            counted = round(figure) if each.id == WAITS else figure
-            shown = format_figure(counted, each.unit, limit)
-            where = "; `lab report --ask waits` names the lines" * (each.id == WAITS)
+            shown, where = format_figure(figure, each.unit, limit), ""
+            if each.id == WAITS:
+                # The table that it points to counts by the step.
+                a_step = f", {figure / interval:.3g} a step" * (interval > 1)
+                shown = f"{format_figure(round(figure), each.unit, limit)}{a_step}"
+                where = "; `lab report --ask waits` names the lines"
             wanted = f"at most {format_limit(limit, each.unit)}{where}"
             missed.append(f"{each.label}: {shown} ({wanted})")
     if missed and any(each.id == KEPT for each in spec.criteria):

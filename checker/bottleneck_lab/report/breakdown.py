@@ -230,8 +230,8 @@ def describe_capture(summary: Summary) -> str:
     each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
     deviation = f"varying by ± {words.format_share(summary.step_spread)}"
     if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
-        inner = words.format_duration(inner_ns)
-        deviation = f"without the first and last {inner}, {deviation}"
+        spread = words.format_share(summary.step_spread)
+        deviation = f"{words.format_duration(inner_ns)} ± {spread} without the first and last"
     elif count >= STEPS_WITH_EDGES:
         deviation += " without the first and last"
     each = f"{words.format_duration(each_ns)} on average ({deviation})"
@@ -239,6 +239,20 @@ def describe_capture(summary: Summary) -> str:
         startup = words.format_duration(summary.startup_in_step_ns)
         each += f", without {startup} of start-up in the first"
     return f"{span}: {count} steps of {each}{ranks}, {events}{apart}"
+
+
+def describe_earlier_launches(summary: Summary) -> str:
+    """State how many kernels ran in the steps that none of them launched, and which figures have
+    these; empty where there are none.
+    """
+    before = sum(use.launched_before for use in summary.launches)
+    if not before:
+        return ""
+    return (
+        f"Of the kernels that ran in these steps, {before:,} {'was' if before == 1 else 'were'}"
+        " launched before them: lists of kernels have those, lists of operators and counts a step"
+        " do not."
+    )
 
 
 def describe_steps(summary: Summary) -> str:
@@ -253,12 +267,6 @@ def describe_steps(summary: Summary) -> str:
         several, verb = ("", "is") if number[1] == "1" else (f"{number[1]} ", "are")
         earlier = f"The {several}step{'s' * bool(several)} before {first}"
         sentences.append(f"{earlier} warmed up, and {verb} not recorded.")
-    before = sum(use.launched_before for use in summary.launches)
-    if before:
-        sentences.append(
-            f"{counted(before, 'kernel')} launched before the first of these steps ran in it: lists"
-            " of kernels count what ran in the steps, lists of operators what they launched."
-        )
     if summary.batches_per_step > _WHOLE_BATCH:
         batches = len(summary.steps) * summary.batches_per_step
         own_ns = sum(use.compute_ns for use in summary.devices) / batches

@@ -63,6 +63,8 @@ _FINDINGS = {
 
 _LEAST_FALL = 0.3
 """A fall of memory below this part (0-1) of both peaks is none to compare."""
+_LEAST_NEW_FALL = 0.15
+"""The same where one side has none at all, so that batches of other sizes do not explain it."""
 
 _FINDINGS_OF_TWO = {
     "findings_gone": "Findings before alone",
@@ -128,10 +130,8 @@ def describe_headline(comparison: Comparison) -> tuple[list[str], Change]:
         outcome, what = "better", "Less memory"
     elif 1 / ratio > 1 + MEMORY_TOLERATED:
         outcome, what = "worse", "More memory"
-    before, after = map(words.format_bytes, peaks)
-    if before == after and ratio != 1:
-        before, after = (f"{peak / 1024:,.0f} KiB" for peak in peaks)
-    return [f"{what} at the peak: {before} → {after} ({ratio:.2f}x)", speed], outcome
+    before, after, factor = words.format_change(*peaks)
+    return [f"{what} at the peak: {before} → {after} ({factor})", speed], outcome
 
 
 def describe_speedup(comparison: Comparison) -> str:
@@ -443,11 +443,8 @@ _HIDDEN = (
 )
 
 
-def describe_charge(comparison: Comparison, groups: Iterable[str]) -> str:
-    """State what `charge` means where a change in one of the groups is called that; empty where
-    none is.
-    """
-    changes = [each for group in groups for each in shown_changes(comparison, group)]
+def describe_charge(changes: Iterable[FigureChange]) -> str:
+    """State what `charge` means where a change is called that; empty where none is."""
     if not any(judge_change(change) == "charge" for change in changes):
         return ""
     return (
@@ -665,6 +662,8 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             what = figure
             # Memory that shrinks grows by nothing.
             before, after = (words.format_bytes(max(size, 0)) for size in sizes)
+            if sizes is change.peak_bytes and all(sizes):
+                before, after, _ = words.format_change(*sizes)
             if sizes is change.growth_bytes_per_step:
                 before, after = (
                     "cannot tell" if hidden else text
@@ -674,7 +673,9 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             if sizes is change.fall_bytes:
                 if sizes[0] < sizes[1] and growth[0] > max(growth[1], 0):
                     what += "; some of it was kept for good before"
-                share = SMALL if any(change.hides_growth) else _LEAST_FALL
+                share = _LEAST_FALL if all(sizes) else _LEAST_NEW_FALL
+                if any(change.hides_growth):
+                    share = SMALL
             # What is small beside the peak that a leak makes is large once that is gone.
             much = max(sizes) > share * min(change.peak_bytes)
             if much and {before, after} - {"cannot tell", words.format_bytes(0)}:

@@ -90,14 +90,11 @@ def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
     """
     late_bytes = use.late_bytes // (use.period_steps - 1)
     until = f"until memory next falls (every {use.period_steps:,} steps){sign}"
-    late = words.format_bytes(late_bytes)
     kept_bytes = use.growth_bytes_per_step
     if kept_bytes <= 0:
-        return f"A step leaves {late} behind {until}."
-    return (
-        f"A step leaves {words.format_bytes(kept_bytes + late_bytes, decimals=2)} behind:"
-        f" {describe_growth(use)} for good, and {late} {until}."
-    )
+        return f"A step leaves {words.format_bytes(late_bytes)} behind {until}."
+    left, kept, late = words.format_sum(kept_bytes, late_bytes)
+    return f"A step leaves {left} behind: {kept} for good, and {late} {until}."
 
 
 def changes_between_steps(use: MemoryUse) -> bool:
@@ -141,8 +138,9 @@ def _locate_peak(use: MemoryUse) -> str:
     step = use.peak_step and f": in {use.peak_step}"
     if use.peak_step_number:
         step = f": in step {use.peak_step_number:,} of the run ({use.peak_step}, from 0)"
-    line = f"{', ' if step else ': '}at {use.peak_line}" if use.peak_line else ""
-    return f"{step}{line}"
+    if not use.peak_line:
+        return step
+    return f"{step}{',' if step else ':'} reached while {use.peak_line} ran"
 
 
 def describe_peak_without_steps(use: MemoryUse) -> str:

@@ -121,6 +121,35 @@ def format_bytes(size: float, decimals: int = 1) -> str:
     return f"{size:.0f} B"
 
 
+def format_sum(*sizes: float) -> list[str]:
+    """Format the sum of some bytes and each of them, in the unit of the smallest, so that the
+    figures add up as they are printed.
+    """
+    size, unit = next((pair for pair in _BYTES if min(sizes) >= pair[0]), (1, "B"))
+    decimals = int(size > 1)
+    parts = [round(each / size, decimals) for each in sizes]
+    return [f"{each:,.{decimals}f} {unit}" for each in (sum(parts), *parts)]
+
+
+def format_change(before: int, after: int) -> tuple[str, str, str]:
+    """Format bytes before and after and their ratio, with as many digits as give that ratio."""
+    ratio, texts = _format_ratio(before / after), ["", ""]
+    for digits in range(3, 6):
+        shown = []
+        for at, bytes_ in enumerate((before, after)):
+            size, unit = next((pair for pair in _BYTES if bytes_ >= pair[0]), (1, "B"))
+            decimals = max(digits - len(str(bytes_ // size)), 1) * (size > 1)
+            texts[at] = f"{bytes_ / size:,.{decimals}f} {unit}"
+            shown.append(round(bytes_ / size, decimals) * size)
+        if _format_ratio(shown[0] / shown[1]) == ratio:
+            break
+    return texts[0], texts[1], ratio
+
+
+def _format_ratio(ratio: float) -> str:
+    return f"{ratio:.{1 if ratio >= 10 else 2}f}x"
+
+
 def format_moment(moment: str) -> str:
     """Return an ISO 8601 time for reading."""
     return re.sub(r"(\d)T(\d)", r"\1 \2", moment).replace("+00:00", " UTC")

@@ -265,7 +265,7 @@ def sawtooth_that_grows() -> MemoryUse:
 def test_a_regular_fall_is_told_in_the_same_words_with_growth_and_without() -> None:
     grows = sawtooth_that_grows()
     assert describe_late_freeing(grows, blind=True) == (
-        "A step leaves 1.06 MiB behind: 732.0 KiB for good, and 352.0 KiB until memory next"
+        "A step leaves 1,084.0 KiB behind: 732.0 KiB for good, and 352.0 KiB until memory next"
         " falls (every 10 steps)."
     )
     even = replace(grows, growth_bytes_per_step=0, peak_bytes=6 << 20, fall_bytes=3168 << 10)
@@ -360,11 +360,12 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
     [
         (
             {"peak_step": "ProfilerStep#59", "peak_step_number": 60},
-            ": in step 60 of the run (ProfilerStep#59, from 0), at train.py(31): forecast",
+            ": in step 60 of the run (ProfilerStep#59, from 0), reached while train.py(31):"
+            " forecast ran",
         ),
-        ({"peak_step": "epoch 3"}, ": in epoch 3, at train.py(31): forecast"),
+        ({"peak_step": "epoch 3"}, ": in epoch 3, reached while train.py(31): forecast ran"),
         ({"peak_step": "epoch 3", "peak_line": ""}, ": in epoch 3"),
-        ({}, ": at train.py(31): forecast"),
+        ({}, ": reached while train.py(31): forecast ran"),
         ({"peak_line": ""}, ""),
     ],
 )

@@ -712,11 +712,11 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
         ),
         (
             [372, 216, 216, 216, 213],
-            "247 µs on average (without the first and last 216 µs, varying by ± 0%)",
+            "247 µs on average (216 µs ± 0% without the first and last)",
         ),
         (
             [100, 300, 100, 300, 100, 300, 100],
-            "(without the first and last 220 µs, varying by ± 44.5%)",
+            "(220 µs ± 44.5% without the first and last)",
         ),
         ([100, 100, 300, 300], "(varying by ± 50%)"),
     ],

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.report.breakdown import describe_steps
+from bottleneck_lab.report.breakdown import describe_earlier_launches
 from bottleneck_lab.report.capture_words import describe_wait
 from bottleneck_lab.trace import merge_ranks
 
@@ -524,7 +524,16 @@ def test_work_launched_before_the_first_step_is_reported_as_running_in_it(tmp_pa
     summary = summed_up(tmp_path, *earlier, *_running_ahead(2))
     (use,) = summary.launches
     assert (use.kernels, use.launched_before, use.kernels_per_step) == (3, 1, 1)
-    assert "1 kernel launched before the first of these steps" in describe_steps(summary)
+    sentence = describe_earlier_launches(summary)
+    assert sentence.startswith("Of the kernels that ran in these steps, 1 was launched before")
+
+
+def test_work_in_the_queue_when_the_recording_began_is_no_launch_of_a_step(tmp_path):
+    """The calls of steps that warm up are not recorded; the kernels that they queued are."""
+    queued = [kernel(20, 90, correlation=900), kernel(110, 90, correlation=901)]
+    summary = summed_up(tmp_path, *queued, *_running_ahead(2))
+    (use,) = summary.launches
+    assert (use.kernels, use.launched_before, use.kernels_per_step) == (4, 2, 1)
 
 
 def test_steps_without_any_work_of_the_device_show_no_bottleneck(tmp_path):

@@ -71,6 +71,8 @@ def test_hints_that_are_skipped_are_not_said_to_be_taken(opened, monkeypatch):
     output = " ".join(run("hint").output.split())
     assert "no more hints" not in output
     assert "The other hints are about what is right already. These are" in output
+    monkeypatch.setattr(hint, "latest_pass", lambda _: slow())
+    assert "a hint may still help" not in run("hint").output, "there is none to help"
 
 
 def test_the_hint_before_the_last_says_what_the_last_costs(opened):

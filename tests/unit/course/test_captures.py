@@ -7,8 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from bottleneck_lab.analysis.memory.holders import Holder, StepBlocks
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.course import captures
+from bottleneck_lab.trace.load import load
 from bottleneck_lab.workspace.captures import CODE, keep_code, make_capture
 
 TRACES = Path(__file__).parents[3] / "datasets" / "captures"
@@ -53,3 +57,14 @@ def test_what_helps_is_in_the_report_of_the_shipped_code(start, trace, edited, n
 
     make_capture(workspace, "torch", fill)
     assert captures.shipped_remedies(workspace) == number
+
+
+def test_a_line_during_which_memory_is_freed_has_its_source_too():
+    """It may allocate nothing itself, such as a call over several lines."""
+    summary = summarise(load(TRACES / "synthetic-growth.json.gz"))
+    frees = StepBlocks(late_freed_at="train.py(54): train")
+    holder = Holder("train.py(46): train", 0, 0, 0, 0, 0, False, 9, 1.0, "", a_step=frees)
+    memory = [replace(summary.memory[0], holders=[holder])]
+    assert {holder.line, "train.py(54): train"} <= captures.lines_named(
+        replace(summary, memory=memory)
+    )

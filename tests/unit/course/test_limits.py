@@ -42,7 +42,7 @@ def test_waits_are_those_between_two_reports(start, monkeypatch):
     a_step = sum(row.calls_per_step for row in summary.syncs)
     (missed,) = limits.missed_limits(start("stuttering-tagger"), summary)
     assert missed == (
-        f"waits between two reports: {10 * a_step:.0f} times (at most 1 time;"
+        f"waits between two reports: {10 * a_step:.0f} times, {a_step:.3g} a step (at most 1 time;"
         " `lab report --ask waits` names the lines)"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from bottleneck_lab.report.breakdown import (
     Part,
     costly_lines,
     describe_collectives,
+    describe_earlier_launches,
     describe_finding_gain,
     describe_lead,
     describe_ranges,
@@ -61,6 +63,21 @@ def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
     assert "no operator for long" in labels
     assert "preparing input" in labels
     assert not {"idle: python", "idle: input"} & labels
+
+
+def test_kernels_that_no_step_launched_are_told_beside_the_kernels(draw):
+    summary = summarise(load(CAPTURES / "synthetic-healthy.json.gz"))
+    (use,) = summary.launches
+    assert describe_earlier_launches(summary) == ""
+    queued = msgspec.structs.replace(
+        summary, launches=[msgspec.structs.replace(use, launched_before=2)]
+    )
+    told = describe_earlier_launches(queued)
+    assert told.startswith("Of the kernels that ran in these steps, 2 were launched before them")
+    for whole in (False, True):
+        shown = " ".join(draw(partial(render_summary, whole=whole), queued).split())
+        assert shown.count(told) == 1
+        assert shown.index("What is inside it") < shown.index(told)
 
 
 def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():

@@ -432,10 +432,12 @@ def test_a_comparison_in_a_lab_about_memory_begins_with_memory(draw):
     (use,) = comparison.memory
     halved = replace(use, peak_bytes=(272 << 20, 136 << 20))
     near = replace(use, peak_bytes=(1590 << 10, 1680 << 10))
+    leak = replace(use, peak_bytes=(47702 << 10, 1604 << 10))
     for of_memory, memory, first in (
         (True, [halved], "Less memory at the peak: 272.0 MiB → 136.0 MiB (2.00x)"),
         (True, [use], "Memory hardly different at the peak: 272.0 MiB → 272.0 MiB (1.00x)"),
-        (True, [near], "More memory at the peak: 1,590 KiB → 1,680 KiB (0.95x)"),
+        (True, [leak], "Less memory at the peak: 46.6 MiB → 1.57 MiB (29.7x)"),
+        (True, [near], "More memory at the peak: 1.55 MiB → 1.64 MiB (0.95x)"),
         (True, [], describe_speedup(comparison)),
         (False, [halved], describe_speedup(comparison)),
     ):
@@ -548,6 +550,24 @@ def test_growth_that_a_fall_hides_is_not_compared(draw):
     assert "5.0 MiB → 0 B left by steps and freed later" in shown, (
         "as large as the peak that is left"
     )
+
+
+@pytest.mark.parametrize(
+    ("fall_bytes", "shown"),
+    [
+        ((0, 340 << 10), True),  # lists that grow until the next report
+        ((340 << 10, 0), True),
+        ((0, 200 << 10), False),
+        ((340 << 10, 380 << 10), False),  # batches of several sizes
+    ],
+)
+def test_a_fall_that_one_side_has_not_is_compared_from_less_on(draw, fall_bytes, shown):
+    growing = load(CAPTURES / "synthetic-growth.json.gz")
+    comparison = compare(growing, growing)
+    (use,) = comparison.memory
+    small = replace(use, peak_bytes=(1600 << 10, 1640 << 10), fall_bytes=fall_bytes)
+    text = draw(render_comparison, replace(comparison, memory=[small]))
+    assert ("left by steps and freed later" in text) is shown
 
 
 def test_a_comparison_counts_waits_as_a_check_does(draw):
@@ -796,12 +816,14 @@ def test_the_word_small_is_explained_where_it_stands(draw, outcome, explained):
 def test_the_word_charge_is_explained_where_it_stands(draw, what, explained):
     comparison = compare(made_up_capture.capture(), made_up_capture.capture(wait_ms=1))
     change = FigureChange(what, "gap", 5e6, 4e6, 1.25, "better")
-    comparison = replace(comparison, changes=[*comparison.changes, change])
+    later = FigureChange("aten::neg", "operator", 4e5, 2e5, 2.0, "better")
+    comparison = replace(comparison, changes=[*comparison.changes, change, later], outcome="better")
     page = re.sub("<[^>]*>", " ", str(comparison_section(comparison)))
     for text in (draw(render_comparison, comparison), page):
         shown = " ".join(text.split())
         assert ("fixed price of a step" in shown) == explained
         assert shown.count("charge: ") == explained
+        assert not explained or shown.index("charge: ") < shown.index("aten::neg")
 
 
 def test_a_ratio_is_that_of_the_times_beside_it():
@@ -915,6 +937,8 @@ def test_inside_idle_time_of_launching_is_where_the_host_was_and_it_sums_up(draw
     assert " ".join(whole.split()).count(explained) == 1
     blind = draw(render_summary, replace(summary, blind=True, modelled_host=True))
     assert " ".join(blind.split()).count(explained) == 1
+    bars = draw(render_top, summary, "lab report")
+    assert explained not in " ".join(bars.split()), "no bar is of it"
     assert re.search(r"^ +85.0% .+ outside of these: launches and waits$", blind, re.MULTILINE)
     text = draw(render_summary, summary).split("3  What is inside it")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^ +([\d.]+%) +[\d.]+ \S+ \S+ (.+)$", text, re.MULTILINE))

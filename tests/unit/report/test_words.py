@@ -475,6 +475,27 @@ def test_a_line_with_many_launches_is_named_where_the_host_is_slower(host_ns, la
     assert text.endswith(" Most launches: train.py(35), 117 of 221 a step.") == said
 
 
+def test_sizes_that_add_up_have_one_unit():
+    assert words.format_sum(732 << 10, 352 << 10) == ["1,084.0 KiB", "732.0 KiB", "352.0 KiB"]
+    assert words.format_sum(40 << 10, 3 << 20) == ["3,112.0 KiB", "40.0 KiB", "3,072.0 KiB"]
+    assert words.format_sum(512, 1024) == ["1,536 B", "512 B", "1,024 B"]
+    assert words.format_sum(1049000, 1049000)[0] == "2.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ((272 << 20, 136 << 20), ("272.0 MiB", "136.0 MiB", "2.00x")),
+        ((47702 << 10, 1604 << 10), ("46.6 MiB", "1.57 MiB", "29.7x")),
+        ((9052 << 10, 1642 << 10), ("8.840 MiB", "1.604 MiB", "5.51x")),
+        ((47702 << 10, 47706 << 10), ("46.6 MiB", "46.6 MiB", "1.00x")),
+        ((3 << 20, 512), ("3.00 MiB", "512 B", "6144.0x")),
+    ],
+)
+def test_sizes_before_and_after_have_the_digits_of_their_ratio(sizes, shown):
+    assert words.format_change(*sizes) == shown
+
+
 def test_idle_time_of_a_charge_is_said_to_shrink_where_it_is_listed():
     price = "fixed charge of a step (modelled)"
     assert capture_words.describe_fixed_prices([price]) == (

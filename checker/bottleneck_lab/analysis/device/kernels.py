@@ -9,7 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.steps.window import host_window, launch_times, step_rows
+from bottleneck_lab.analysis.steps.window import (
+    host_window,
+    launch_times,
+    queued_before,
+    step_rows,
+)
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
@@ -190,14 +195,17 @@ def find_launches(timeline: Timeline, whole: Timeline) -> list[LaunchUse]:
 
 
 def _launched_before(timeline: Timeline, rank: int, device: int) -> int:
-    """Return how many kernels that ran in the window were launched before the first step."""
+    """Return how many kernels that ran in the window were launched before the first step, be it
+    before the recording began.
+    """
     if not len(step_rows(timeline)):
         return 0
     table, begin = timeline.device, host_window(timeline, rank).start
     rows = kernel_rows(table)
     rows = rows[int(np.searchsorted(table.start[rows], begin)) :]
     rows = rows[(table.rank[rows] == rank) & (table.device[rows] == device)]
-    return int((launch_times(timeline, rows) < begin).sum())
+    queued = np.isin(rows, queued_before(timeline, rank))
+    return int((queued | (launch_times(timeline, rows) < begin)).sum())
 
 
 def _launch_use(

@@ -95,6 +95,7 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
     groups = [group for group in GROUPS if group in always or not _is_open(comparison, group)]
     if comparison.of_memory:
         groups = ["step"]
+    told = ""
     for group in groups:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
@@ -104,12 +105,13 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         _print_changes(sheet, comparison, group, kernels)
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
+        if not told and (told := describe_charge(changes)):
+            sheet.line(told, indent=1, style="dim")
     if comparison.of_memory:
         sheet.line("Where its time went is on the page of `--html`.", indent=1, style="dim")
-    for text in (describe_charge(comparison, groups), describe_limits(comparison, groups)):
-        if text:
-            sheet.blank()
-            sheet.line(text, indent=1, style="dim")
+    if limits := describe_limits(comparison, groups):
+        sheet.blank()
+        sheet.line(limits, indent=1, style="dim")
 
 
 def _is_open(comparison: Comparison, group: str) -> bool:

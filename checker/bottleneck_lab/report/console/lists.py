@@ -177,7 +177,8 @@ def _print_holders(
     """
     lines = tabulate_use(use, None if whole else TOP)
     print_causes(sheet, f"Lines that caused the memory at the peak: {where}", lines, code)
-    sheet.line(describe_late_lines(use.holders, code), indent=1)
+    if late := describe_late_lines(use.holders, code):
+        sheet.line(late, indent=1)
     if whole:
         print_blocks(sheet, use.holders)
 

@@ -19,6 +19,7 @@ from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_collectives,
     describe_devices,
+    describe_earlier_launches,
     describe_lead,
     describe_ranges,
     describe_scope,
@@ -199,7 +200,7 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part], *, numbe
     for part in parts:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
     if not summary.blind:  # else it names what has not been shown yet
-        _print_fixed_prices(sheet, [*(part.label for part in parts), *summary.range_shares])
+        _print_fixed_prices(sheet, [part.label for part in parts])
     if many:
         sheet.blank()
         computing = [(words.format_share_column(use.compute_share), use) for use in summary.devices]
@@ -263,8 +264,7 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         )
     for name, share, ns in ranges:
         sheet.ranked(name, share, words.format_duration(ns))
-    if summary.blind:
-        _print_fixed_prices(sheet, [name for name, _, _ in ranges])
+    _print_fixed_prices(sheet, [name for name, _, _ in ranges])
     if summary.blind or summary.of_memory:  # else they stand below the largest block
         _print_waits(sheet, summary, whole=whole)
     _print_copies(sheet, summary, whole=whole)
@@ -275,6 +275,7 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         kernels = [(short[row.name], row.total_ns) for row in summary.kernels]
         _print_list(sheet, summary, "Top kernels, by share of the wall time", kernels)
     print_launches(sheet, summary)
+    _print_earlier(sheet, summary)
     gaps = numbered_gaps(summary.devices)
     busy = sum(each.share for each in wall_parts(summary.devices) if each.key == "compute")
     if summary.blind and busy >= _ALL_BUSY:
@@ -291,6 +292,11 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         ((number, use, gap) for number, (use, gap) in enumerate(gaps, start=1)),
         TOP,
     )
+
+
+def _print_earlier(sheet: Sheet, summary: Summary) -> None:
+    if earlier := describe_earlier_launches(summary):
+        sheet.line(earlier, indent=2, style="dim")
 
 
 def _print_copies(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
@@ -355,9 +361,13 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part, *, whole: bool) ->
         sheet.line(capture_words.ONLY_IDLE, indent=2)
     for row in rows:
         sheet.ranked(*row)
+    if not whole:  # else below the ranges of a step
+        _print_fixed_prices(sheet, [name for name, *_ in rows])
     beside = describe_side_by_side(summary)
     if beside and lead.key == "compute":
         sheet.line(beside, indent=2)
+    if lead.key == "compute" and not whole:  # else below the launches of a step
+        _print_earlier(sheet, summary)
     if lead.cause == "launch":
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:

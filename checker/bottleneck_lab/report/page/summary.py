@@ -12,6 +12,7 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
+    describe_earlier_launches,
     describe_finding_gain,
     describe_lead,
     describe_ranges,
@@ -45,7 +46,8 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
     drawn = steps_chart(steps, step_parts(summary, times))
     startup = capture_words.describe_startup(summary.startup)
-    notes = [describe_steps(summary), startup, *summary.quality.notes]
+    earlier = describe_earlier_launches(summary)
+    notes = [describe_steps(summary), earlier, startup, *summary.quality.notes]
     return section(
         "time",
         "Where the time went",
