@@ -48,9 +48,18 @@ ANSWERS = ["cause=1", "evidence=0.6", "where=10-20 ms", "predicted_gain=2"]
 @pytest.fixture
 def workspace(tmp_path, monkeypatch) -> Workspace:
     """The tagger with a made-up capture, of some tens of milliseconds, of the shipped code."""
+    return start_here("stuttering-tagger", tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def ensemble(tmp_path, monkeypatch) -> Workspace:
+    """The same of the ensemble, which asks for another figure of each cause."""
+    return start_here("busy-ensemble", tmp_path, monkeypatch)
+
+
+def start_here(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
-    lab = find_lab("stuttering-tagger")
-    workspace, _ = start_workspace(lab, tmp_path / "work", "virtual")
+    workspace, _ = start_workspace(find_lab(name), tmp_path / "work", "virtual")
     leave_capture(workspace)
     monkeypatch.chdir(workspace.root)
     return workspace
@@ -140,7 +149,7 @@ def test_a_choice_in_the_file_that_could_be_several_is_refused_as_it_is(tmp_path
     monkeypatch.chdir(started.root)
     save_answers(started, {"cause": "the training"})
     shown = " ".join(diagnose().output.split())
-    assert "'the training' fits the training states of all steps" in shown
+    assert "'the training' fits the training states of the steps" in shown
     assert load_answers(started.root)["cause"] == "the training"
 
 
@@ -389,7 +398,7 @@ def test_the_solution_leads_to_what_a_check_still_needs(workspace, undone, step)
 
 
 @pytest.mark.parametrize("number", range(1, 4))
-def test_a_report_says_nothing_of_the_cause_before_a_check_has_judged_it(workspace, number):
+def test_a_report_says_nothing_of_the_cause_before_a_check_has_judged_it(ensemble, number):
     diagnose(f"cause={number}", *ANSWERS[1:])
 
     def reported() -> str:
@@ -402,8 +411,8 @@ def test_a_report_says_nothing_of_the_cause_before_a_check_has_judged_it(workspa
     sentences = ("rests on your `cause`", "The tool names another")
     assert comes in before, "whether it is right or wrong"
     assert not any(sentence in before for sentence in sentences)
-    right = load_answers(workspace.root)["cause"] == load_answers(workspace.lab.solution)["cause"]
-    leave_check(workspace, holds=right, cause="…", evidence="…")
+    right = load_answers(ensemble.root)["cause"] == load_answers(ensemble.lab.solution)["cause"]
+    leave_check(ensemble, holds=right, cause="…", evidence="…")
     judged = reported()
     assert comes not in judged
     assert all((sentence in judged) != right for sentence in sentences)
@@ -412,7 +421,7 @@ def test_a_report_says_nothing_of_the_cause_before_a_check_has_judged_it(workspa
     assert comes in reported(), "no check has judged the correction"
 
 
-def test_a_report_keeps_a_figure_back_until_it_is_right(workspace):
+def test_a_report_keeps_a_figure_back_until_it_is_right(ensemble):
     """Also where the cause that it follows from is right."""
     diagnose("cause=3", *ANSWERS[1:])
 
@@ -571,8 +580,8 @@ def test_the_end_of_input_commits_nothing_and_says_so(workspace, monkeypatch):
     assert not load_record(workspace).commitments
 
 
-def test_who_has_named_a_cause_is_asked_for_its_figure_alone(workspace):
-    cause, evidence, *_ = workspace.lab.spec.questions
+def test_who_has_named_a_cause_is_asked_for_its_figure_alone(ensemble):
+    cause, evidence, *_ = ensemble.lab.spec.questions
     unnamed = diagnose().output
     assert evidence.measure in unnamed
     assert not any(rule in unnamed for rule in evidence.rules.values())
@@ -582,8 +591,8 @@ def test_who_has_named_a_cause_is_asked_for_its_figure_alone(workspace):
         assert evidence.measure not in shown
 
 
-def test_at_the_terminal_the_figure_of_the_cause_just_named_is_asked_for(workspace, monkeypatch):
-    cause, evidence, *_ = workspace.lab.spec.questions
+def test_at_the_terminal_the_figure_of_the_cause_just_named_is_asked_for(ensemble, monkeypatch):
+    cause, evidence, *_ = ensemble.lab.spec.questions
     monkeypatch.setattr(diagnosing.sys, "stdin", SimpleNamespace(isatty=lambda: True))
     given = iter(["2", "0.4", "10-20 ms", "2"])
     monkeypatch.setattr(asking.typer, "prompt", lambda *_, **__: next(given))
