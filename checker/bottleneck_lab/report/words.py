@@ -122,10 +122,13 @@ def format_bytes(size: float, decimals: int = 1) -> str:
 
 
 def format_sum(*sizes: float) -> list[str]:
-    """Format the sum of some bytes and each of them, in the unit of the smallest, so that the
-    figures add up as they are printed.
+    """Format the sum of some bytes and each of them in one unit, so that the figures add up as they
+    are printed: the smallest one's, if that leaves the sum four digits.
     """
-    size, unit = next((pair for pair in _BYTES if min(sizes) >= pair[0]), (1, "B"))
+    size, unit = next(
+        (pair for pair in _BYTES if min(sizes) >= pair[0] or sum(sizes) >= 10_000 * pair[0] / 1024),
+        (1, "B"),
+    )
     decimals = int(size > 1)
     parts = [round(each / size, decimals) for each in sizes]
     return [f"{each:,.{decimals}f} {unit}" for each in (sum(parts), *parts)]

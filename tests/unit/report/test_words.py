@@ -480,6 +480,7 @@ def test_sizes_that_add_up_have_one_unit():
     assert words.format_sum(40 << 10, 3 << 20) == ["3,112.0 KiB", "40.0 KiB", "3,072.0 KiB"]
     assert words.format_sum(512, 1024) == ["1,536 B", "512 B", "1,024 B"]
     assert words.format_sum(1049000, 1049000)[0] == "2.0 MiB"
+    assert words.format_sum(3 << 30, 40 << 10) == ["3,072.0 MiB", "3,072.0 MiB", "0.0 MiB"]
 
 
 @pytest.mark.parametrize(
