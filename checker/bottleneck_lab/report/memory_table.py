@@ -50,7 +50,8 @@ def tabulate_use(use: MemoryUse, top: int | None = None) -> LineTable:
     rows = _list_causes(causes, top, columns)
     listed = add_up("the peak", [cause.total for cause in causes])
     if rest := use.peak_bytes - listed.peak_bytes:
-        name = "still there from the start" if rest <= use.first_bytes else "the rest"
+        start = f"of the {words.format_bytes(use.first_bytes)} at the start"
+        name = start if rest <= use.first_bytes else "the rest"
         rows.append(TableRow(name, _figures(Caller(name, 0, rest, 0), columns)))
     peak = replace(listed, peak_bytes=use.peak_bytes)
     return LineTable(columns, [*rows, TableRow(peak.line, _figures(peak, columns))])

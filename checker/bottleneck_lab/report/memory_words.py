@@ -113,24 +113,33 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
     """Return the parts of the peak, then the peak: a figure and its words each. They add up as they
     are printed.
     """
-    peak = (words.format_bytes(use.peak_bytes), f"at the peak{_locate_peak(use)}")
-    if use.hides_growth or use.growth_bytes_per_step <= 0:
-        return [(words.format_bytes(use.first_bytes), "at the start"), peak]
-    share = words.format_share(use.kept_bytes / max(use.peak_bytes, 1))
-    kept = (
-        f"kept for good by the {use.steps - 1:,} recorded steps before the last: {share} of the"
-        " peak"
-    )
-    parts = [(use.first_bytes, _describe_start(use)), (use.kept_bytes, kept)]
+    peak = (use.peak_bytes, f"at the peak{_locate_peak(use)}")
+    parts = [(use.first_bytes, _describe_start(use))]
+    late_bytes = _late_at_peak(use)
+    grows = use.growth_bytes_per_step > 0
+    if use.hides_growth or not (grows or late_bytes):
+        return [_figure(*part) for part in (*parts, peak)]
+    if grows:
+        share = words.format_share(use.kept_bytes / max(use.peak_bytes, 1))
+        kept = (
+            f"kept for good by the {use.steps - 1:,} recorded steps before the last: {share} of the"
+            " peak"
+        )
+        parts.append((use.kept_bytes, kept))
     own = "the last step's own"
-    if late_bytes := _late_at_peak(use):
+    if late_bytes:
         parts.append((late_bytes, "freed later: left by the steps since memory last fell"))
     elif use.fall_bytes > SMALL * use.peak_bytes:
         own = "what is freed later, and the last step's own"
     own_bytes = _as_printed(use.peak_bytes) - sum(_as_printed(size) for size, _ in parts)
     if own_bytes > SMALL * use.peak_bytes:
         parts.append((round(own_bytes), own))
-    return [*((words.format_bytes(size), what) for size, what in parts), peak]
+    return [_figure(*part) for part in (*parts, peak)]
+
+
+def _figure(size: float, what: str) -> tuple[str, str]:
+    """Return bytes with as many decimals as `_as_printed` leaves, and what they are."""
+    return words.format_bytes(size, decimals=2), what
 
 
 def _locate_peak(use: MemoryUse) -> str:
@@ -144,10 +153,11 @@ def _locate_peak(use: MemoryUse) -> str:
 
 
 def describe_peak_without_steps(use: MemoryUse) -> str:
-    """Return how much of the peak no step has left behind; empty where memory does not grow, or it
+    """Return how much of the peak no step has left behind; empty where steps leave nothing, or it
     is not known how much of the peak is freed only later.
     """
-    if use.hides_growth or use.growth_bytes_per_step <= 0:
+    grows = use.growth_bytes_per_step > 0
+    if use.hides_growth or not (grows or _late_at_peak(use)):
         return ""
     if not use.period_steps and use.fall_bytes > SMALL * use.peak_bytes:
         return ""
@@ -172,7 +182,7 @@ def _kept_before(use: MemoryUse) -> int:
     they are more than was there at the start.
     """
     earlier_bytes = use.growth_bytes_per_step * use.steps_before
-    return earlier_bytes if earlier_bytes <= use.first_bytes else 0
+    return earlier_bytes if 0 < earlier_bytes <= use.first_bytes else 0
 
 
 def _describe_start(use: MemoryUse) -> str:
@@ -182,14 +192,14 @@ def _describe_start(use: MemoryUse) -> str:
         return "at the start"
     steps = "step" if use.steps_before == 1 else f"{use.steps_before:,} steps"
     return (
-        f"at the start, about {words.format_bytes(earlier_bytes)} of it kept by the {steps} before"
-        " the capture"
+        f"at the start, about {words.format_bytes(earlier_bytes, decimals=2)} of it kept by the"
+        f" {steps} before the capture"
     )
 
 
 def _as_printed(size: float) -> float:
     """Return bytes as they read where they are printed in MiB, so that sums of them do."""
-    return round(10 * size / MIB) * MIB / 10 if size >= MIB else size
+    return round(size / MIB, 2) * MIB if size >= MIB else size
 
 
 def describe_refusal(refusal: FailedAllocation) -> str:

@@ -279,21 +279,25 @@ def test_a_regular_fall_is_told_in_the_same_words_with_growth_and_without() -> N
 def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     use = sawtooth_that_grows()
     start = (
-        "1.7 MiB",
-        "at the start, about 1.4 MiB of it kept by the 2 steps before the capture",
+        "1.70 MiB",
+        "at the start, about 1.43 MiB of it kept by the 2 steps before the capture",
     )
     kept = (
-        "40.7 MiB",
+        "40.75 MiB",
         "kept for good by the 57 recorded steps before the last: 87.5% of the peak",
     )
-    late = ("3.1 MiB", "freed later: left by the steps since memory last fell")
-    own, peak = ("1.1 MiB", "the last step's own"), ("46.6 MiB", "at the peak")
+    late = ("3.07 MiB", "freed later: left by the steps since memory last fell")
+    own, peak = ("1.06 MiB", "the last step's own"), ("46.58 MiB", "at the peak")
     assert list_peak(use) == [start, kept, late, own, peak]
     # At uneven distances it is not known how much was there at the peak.
     uneven = list_peak(replace(use, period_steps=0))
     both = "what is freed later, and the last step's own"
-    assert uneven == [start, kept, ("4.2 MiB", both), peak]
-    steady = replace(use, growth_bytes_per_step=0)
+    assert uneven == [start, kept, ("4.13 MiB", both), peak]
+    saw = replace(use, growth_bytes_per_step=0, peak_bytes=7 << 20)
+    saw = replace(saw, highest_after_step_bytes=6 << 20)
+    assert [what for _, what in list_peak(saw)] == ["at the start", late[1], own[1], "at the peak"]
+    assert "the peak would be 2.70 MiB." in describe_peak_without_steps(saw)
+    steady = replace(use, growth_bytes_per_step=0, period_steps=0)
     assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
 
 
@@ -307,7 +311,7 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     )
     assert describe_peak_without_steps(use) == left
     unknown = {
-        "no growth": replace(use, growth_bytes_per_step=0),
+        "no growth": replace(use, growth_bytes_per_step=0, period_steps=0),
         "growth that a fall hides": replace(use, period_steps=0, fall_bytes=43 << 20),
         "freed late, it is not known how much": replace(use, period_steps=0),
     }
@@ -320,7 +324,7 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     ("steps_before", "words"),
     [
         (0, "at the start"),
-        (1, "at the start, about 732.0 KiB of it kept by the step before the capture"),
+        (1, "at the start, about 732.00 KiB of it kept by the step before the capture"),
         (3, "at the start"),  # more than was there: they have not kept as much as later ones
     ],
 )
@@ -371,7 +375,7 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
 )
 def test_the_peak_has_its_step_and_line(changes: dict[str, object], words: str) -> None:
     use = replace(sawtooth_that_grows(), peak_line="train.py(31): forecast")
-    assert list_peak(replace(use, **changes))[-1] == ("46.6 MiB", f"at the peak{words}")
+    assert list_peak(replace(use, **changes))[-1] == ("46.58 MiB", f"at the peak{words}")
 
 
 def test_the_peak_lies_in_a_step_and_at_a_line(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_launches_are_one_count_with_copies_and_kernels_as_parts(draw, ranks):
     summary = replace(summary, ranks=[*range(ranks)], launches=uses, copies=copies, steps=steps)
     text = " ".join(draw(render_summary, evidence_only(summary)).split())
     if ranks == 1:
-        assert "310 launches a step: 46 copies and 264 kernels, half of them under " in text
+        assert "310 launches a step: 46 copies and 264 kernels, half of the kernels under " in text
     else:
         assert "rank 0: 264 kernels a step, half" in text
         assert "rank 1: 265 kernels a step, half" in text
@@ -393,8 +393,8 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert (
-        "260.0 MiB at the start 12.0 MiB kept for good by the 3 recorded steps before the last:"
-        " 4.4% of the peak 272.0 MiB at the peak" in told
+        "260.00 MiB at the start 12.00 MiB kept for good by the 3 recorded steps before the last:"
+        " 4.4% of the peak 272.00 MiB at the peak" in told
     )
 
 

@@ -70,7 +70,7 @@ def test_lines_are_listed_by_what_they_cause_and_add_up_to_the_peak():
         (True, "itself", "1.0 MiB", "20.0 KiB", "-"),
         (False, "train.py(46): train", "3.0 MiB", "-", "320.0 KiB"),
         (True, "at recipe.py(23): forward", "3.0 MiB", "-", "320.0 KiB"),
-        (False, "still there from the start", "1.0 MiB", "-", "-"),
+        (False, "of the 1.0 MiB at the start", "1.0 MiB", "-", "-"),
         (False, "the peak", "42.0 MiB", "680.0 KiB", "320.0 KiB"),
     ]
 

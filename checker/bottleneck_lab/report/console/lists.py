@@ -81,7 +81,7 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
     rows = []
     for use in summary.launches:
         count = round(use.kernels_per_step) if summary.steps else use.kernels
-        half = f"half of them under {words.format_duration(use.median_kernel_ns)}"
+        half = f"half of the kernels under {words.format_duration(use.median_kernel_ns)}"
         short = f"{words.format_share(use.short_share)} under 10 µs."
         rows.append(((count, f"{half}, {short}"), use.rank))
     groups = group_alike(rows)
@@ -161,8 +161,9 @@ def print_memory(
             where = f"{words.name_several('rank', [each.rank for each in alike])}, {where}"
         sheet.line(levels, lead=f"{sheet.fit(where, name_width):{name_width}} ", indent=2)
         if not sentences[0]:
+            width = max((len(figure) for figure, _ in parts), default=0)
             for figure, what in parts:
-                sheet.line(what, indent=2, lead=f"{figure:>9}  ")
+                sheet.line(what, indent=4, lead=f"{figure:>{width}}  ")
         for sentence in filter(None, sentences):
             sheet.line(sentence, indent=2)
         if holders and listed:
