@@ -181,6 +181,32 @@ class TimedPairs:
     itself: SelfTest | None
 
 
+class Meters:
+    """How long both sides' threads wait for a core, and how busy other programs keep the machine,
+    from now on.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        reference, learner = workers.reference.worker, workers.learner.worker
+        self._load = LoadMeter(lambda: own_cpu_s() + reference.cpu_s() + learner.cpu_s())
+        self._waiting = {"reference": reference.waiting(), "learner": learner.waiting()}
+
+    def stop(
+        self,
+        cases: list[Case],
+        tests: dict[str, SequentialTest],
+        itself: AgainstItself | None = None,
+    ) -> TimedPairs:
+        """Return the pairs that were timed meanwhile."""
+        waited_s: dict[Side, float] = {
+            "reference": self._waiting["reference"].seconds()
+            - (itself.waited_s if itself else 0.0),
+            "learner": self._waiting["learner"].seconds(),
+        }
+        outcome = itself.outcome if itself else None
+        return TimedPairs(cases, tests, waited_s, self._load.cores(), outcome)
+
+
 def _time_pairs(workers: Workers, standards: CallSession | None) -> TimedPairs:
     """Take a first look, compare the reference with itself, and time pairs until the tests have
     decided. Work that the first look finds far off is left at that, without the `standards`; for
@@ -189,32 +215,25 @@ def _time_pairs(workers: Workers, standards: CallSession | None) -> TimedPairs:
     Raises LearnerFault for more threads than allowed, BusyMachineError on an unfit machine.
     """
     context = workers.context
-    reference, learner = workers.reference.worker, workers.learner.worker
-    meter = LoadMeter(lambda: own_cpu_s() + reference.cpu_s() + learner.cpu_s())
-    learner_waiting, reference_waiting = learner.waiting(), reference.waiting()
-    # As if this were the worst machine on which the check would go on.
-    tests = sequential_tests(context, max(context.settings.self_test_margin, SELF_TEST_LIMIT))
-    itself = None
-    context.progress("taking a first look", 0.3)
-    cases = _cases(workers)
-    far_off = _looks_first(context) and first_look(workers, cases, tests)
-    # Before the self-test, which a busy machine fails: how many threads compute is counted there.
-    refuse_counted_threads(cases)
-    if far_off:
-        for case in cases:
-            case.decide(tests, exhausted=True)
-    else:
-        if standards is not None:
-            workers.load_standards(standards)
-        context.progress("comparing the reference with itself", 0.35)
-        itself, cases = AgainstItself(workers), _cases(workers)
-        tests = sample(workers, cases, itself)
-    waited_s: dict[Side, float] = {
-        "reference": reference_waiting.seconds() - (itself.waited_s if itself else 0.0),
-        "learner": learner_waiting.seconds(),
-    }
-    outcome = itself.outcome if itself else None
-    return TimedPairs(cases, tests, waited_s, meter.cores(), outcome)
+    if _looks_first(context):
+        context.progress("taking a first look", 0.3)
+        # As if this were the worst machine on which the check would go on.
+        tests = sequential_tests(context, max(context.settings.self_test_margin, SELF_TEST_LIMIT))
+        meters, cases = Meters(workers), _cases(workers)
+        far_off = first_look(workers, cases, tests)
+        # Before the self-test, which a busy machine fails: how many threads compute is counted.
+        refuse_counted_threads(cases)
+        if far_off:
+            for case in cases:
+                case.decide(tests, exhausted=True)
+            return meters.stop(cases, tests)
+    if standards is not None:
+        workers.load_standards(standards)
+    context.progress("comparing the reference with itself", 0.35)
+    meters = Meters(workers)
+    itself, cases = AgainstItself(workers), _cases(workers)
+    tests = sample(workers, cases, itself)
+    return meters.stop(cases, tests, itself)
 
 
 def _grade(workers: Workers, pairs: TimedPairs, adversarial: int) -> Measured:
