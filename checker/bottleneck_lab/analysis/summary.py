@@ -165,7 +165,8 @@ class Summary(msgspec.Struct, frozen=True):
     """
     longest_wait_gain: float | None = None
     """How many times as fast the program would be without all that the line does that waits longest
-    for the device, while others still wait; None where no line is known to wait.
+    for the device, while others still wait; where no lines were recorded, the operator, or the
+    call. None where nothing waits for long.
     """
     idle_after_waits: dict[str, int] = {}
     """How long devices were idle after the host's waits (ns), by the line that waited; where no
@@ -515,10 +516,9 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
 
 def _longest_wait_gain(evidence: Evidence) -> float | None:
     """Return how many times as fast the program would be without the line that waits longest; None
-    where none does for long, or no lines were recorded.
+    where none does for long.
     """
-    on_lines = waits_by_line(row for row in evidence.syncs if row.line)
-    for line, wait_ns in on_lines.most_common(1):
+    for line, wait_ns in waits_by_line(evidence.syncs).most_common(1):
         if (share := wait_ns / evidence.time_ns) >= LEAST_PART:
             return evidence.gain(Removal(scopes=(line,)), share)
     return None

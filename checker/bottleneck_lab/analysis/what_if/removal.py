@@ -30,7 +30,8 @@ class Removal(NamedTuple):
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
     match (but for the share `left`) or that `operators` of such names launch, or in waiting for
     other `devices` of their process; `results`: in copies to the host, but for values; `scopes`:
-    all that the host does on these lines or in ranges of these names, and what it starts there.
+    all that the host does on these lines or in ranges, operators and calls of these names, and what
+    it starts there.
     Kernels that match `halved` then take half as long, and of those in a row that match `fused`,
     only the longest remains.
     """
@@ -107,7 +108,7 @@ def time_in(timeline: Timeline, program: Program, removal: Removal) -> iv.Interv
     return iv.join(
         *(
             union_of(table, np.isin(table.name, names) & (table.rank == rank))
-            for table in (timeline.python, timeline.ranges)
+            for table in (timeline.python, timeline.ranges, timeline.operators, timeline.runtime)
         )
     )
 
