@@ -18,14 +18,17 @@ cd "$folder" || give_up "$folder is not there"
 step lab profile || give_up "the workload could not be captured"
 step lab report || give_up "the capture could not be read"
 
-# From this capture, as a learner reads it off the report: which share of the time the line takes
-# that waits longest, and a stretch to point at, its last millisecond and a half in some step. Cause
-# and gain are the solution's, which a learner works out from the report.
-evidence=$(lab report --json --ask waits | python3 -c '
+step lab report --ask budget || give_up "the lines of a step could not be added up"
+
+# From this capture, as a learner reads it off the report: which share of a step is saved without the
+# line that waits longest, and a stretch to point at, its last millisecond and a half in some step.
+# Cause and gain are the solution's, which a learner works out from the report.
+evidence=$(lab report --json --ask budget | python3 -c '
 import json, sys
-rows = json.load(sys.stdin)
-_, longest, *_ = rows["rows"]  # the first is all of them
-print(round(longest[rows["columns"].index("waiting_percent")] / 100, 3))')
+answer = json.load(sys.stdin)
+rows = [dict(zip(answer["columns"], row)) for row in answer["rows"]]
+waiting = [row for row in rows if row["waiting_ms"] and row["saves_percent"]]
+print(round(max(waiting, key=lambda row: row["waiting_ms"])["saves_percent"] / 100, 3))')
 stretch=$(lab report --json --query "select end from python where name = (select line from waits
     group by line order by sum(duration) desc limit 1) limit 1" | python3 -c '
 import json, sys
