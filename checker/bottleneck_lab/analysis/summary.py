@@ -88,6 +88,8 @@ LEAST_PART = 0.02
 """A part of the time below this share has no gain worth working out."""
 
 
+LAB_EVENTS = 1_000_000
+"""More than any lab's capture has. What only a lab asks for is not worth a replay of more."""
 STEPS_WITH_EDGES = 5
 """Of this many steps the first and the last are no part of the spread."""
 
@@ -166,7 +168,7 @@ class Summary(msgspec.Struct, frozen=True):
     longest_wait_gain: float | None = None
     """How many times as fast the program would be without all that the line does that waits longest
     for the device, while others still wait; where no lines were recorded, the operator, or the
-    call. None where nothing waits for long.
+    call. None where nothing waits for long, and in captures of more than LAB_EVENTS.
     """
     idle_after_waits: dict[str, int] = {}
     """How long devices were idle after the host's waits (ns), by the line that waited; where no
@@ -310,7 +312,7 @@ def _summary(
         batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,
         waiting_line_share=host.waiting_line_share,
-        longest_wait_gain=_longest_wait_gain(seen),
+        longest_wait_gain=_longest_wait_gain(seen, timeline.events),
         idle_after_waits=_idle_after_waits(seen.devices),
         sides=sides,
     )
@@ -514,10 +516,12 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
     return gains
 
 
-def _longest_wait_gain(evidence: Evidence) -> float | None:
+def _longest_wait_gain(evidence: Evidence, events: int) -> float | None:
     """Return how many times as fast the program would be without the line that waits longest; None
-    where none does for long.
+    where none does for long, and in a capture of too many events.
     """
+    if events > LAB_EVENTS:
+        return None
     for line, wait_ns in waits_by_line(evidence.syncs).most_common(1):
         if (share := wait_ns / evidence.time_ns) >= LEAST_PART:
             return evidence.gain(Removal(scopes=(line,)), share)
