@@ -205,6 +205,24 @@ def test_a_range_alone_gains_what_a_program_without_it_has(make, tmp_path):
     assert replayed(timeline).gain(Removal(scopes=("elsewhere",))) == 1.0
 
 
+def test_the_line_that_waits_longest_saves_what_a_replay_without_it_does(
+    make, tmp_path, monkeypatch
+):
+    """Without lines it is the operator; a capture of more events than a lab has says nothing."""
+    run = make.Program(jitter=0.0)
+    for _ in range(50):
+        run.operator("aten::mm", "kernel", 60.0, host_us=20.0)
+        run.item()
+        run.python(100.0)
+    run.wait()
+    timeline = load_trace(tmp_path, run.trace())
+    gain = summarise(timeline).longest_wait_gain
+    assert gain == replayed(timeline).gain(Removal(scopes=("aten::item",)))
+    assert gain > 1.2
+    monkeypatch.setattr("bottleneck_lab.analysis.summary.LAB_EVENTS", 10)
+    assert summarise(timeline).longest_wait_gain is None
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.05])
 def test_idle_time_belongs_to_the_operator_that_waited_last_before_it(make, tmp_path, scale):
     """The host goes on for 0.4 ms after a number was read, and for 0.1 ms after a mask was; or for
