@@ -114,7 +114,7 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
     are printed.
     """
     peak = (use.peak_bytes, f"at the peak{_locate_peak(use)}")
-    parts = [(use.first_bytes, _describe_start(use))]
+    parts = [(_base_bytes(use), _describe_start(use))]
     late_bytes = _late_at_peak(use)
     grows = use.growth_bytes_per_step > 0
     if use.hides_growth or not (grows or late_bytes):
@@ -173,8 +173,17 @@ def _late_at_peak(use: MemoryUse) -> int:
     """Return the bytes of the peak that steps have left since memory last fell; 0 where that is
     little or not known.
     """
-    late_bytes = use.highest_after_step_bytes - use.first_bytes - use.kept_bytes
+    late_bytes = use.highest_after_step_bytes - _base_bytes(use) - use.kept_bytes
     return late_bytes if use.period_steps and late_bytes > SMALL * use.peak_bytes else 0
+
+
+def _base_bytes(use: MemoryUse) -> int:
+    """Return what was there at the start, without what steps before the capture had left to be
+    freed later, where memory falls to less at equal distances and does not grow.
+    """
+    if use.period_steps and use.growth_bytes_per_step <= 0:
+        return min(use.first_bytes, use.lowest_after_step_bytes)
+    return use.first_bytes
 
 
 def _kept_before(use: MemoryUse) -> int:
@@ -188,6 +197,8 @@ def _kept_before(use: MemoryUse) -> int:
 def _describe_start(use: MemoryUse) -> str:
     """Return that memory was there at the start, and how much of it earlier steps have kept."""
     earlier_bytes = _kept_before(use)
+    if late_bytes := use.first_bytes - _base_bytes(use):
+        return f"at the start, without {words.format_bytes(late_bytes, decimals=2)} freed later"
     if not earlier_bytes:
         return "at the start"
     steps = "step" if use.steps_before == 1 else f"{use.steps_before:,} steps"

@@ -297,6 +297,10 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     saw = replace(saw, highest_after_step_bytes=6 << 20)
     assert [what for _, what in list_peak(saw)] == ["at the start", late[1], own[1], "at the peak"]
     assert "the peak would be 2.70 MiB." in describe_peak_without_steps(saw)
+    # Of 1,744.5 KiB at the start, memory later falls to 1,744.5 less 512.
+    fallen = replace(saw, lowest_after_step_bytes=saw.first_bytes - (512 << 10))
+    assert list_peak(fallen)[0] == ("1.20 MiB", "at the start, without 512.00 KiB freed later")
+    assert "the peak would be 2.20 MiB." in describe_peak_without_steps(fallen)
     steady = replace(use, growth_bytes_per_step=0, period_steps=0)
     assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
 
