@@ -87,9 +87,9 @@ SCHEMA = 1
 LEAST_PART = 0.02
 """A part of the time below this share has no gain worth working out."""
 
-
 LAB_EVENTS = 1_000_000
 """More than any lab's capture has. What only a lab asks for is not worth a replay of more."""
+
 STEPS_WITH_EDGES = 5
 """Of this many steps the first and the last are no part of the spread."""
 

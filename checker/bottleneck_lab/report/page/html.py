@@ -169,6 +169,7 @@ def build_circumstances(page: PageContent) -> Section | None:
 
 FIRST_OF_MEMORY = ("The check", "Findings", "Operators and kernels")
 """Where a capture is about memory, these come before what is about time."""
+
 # The page's sections, in order, by what its navigation calls them. A new one is one row.
 SECTIONS: dict[str, Callable[[PageContent], Section | None]] = {
     "The check": build_check,

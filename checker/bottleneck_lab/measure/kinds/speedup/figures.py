@@ -35,6 +35,7 @@ on the worst machine, and no other pair by less than far. The coin alone would n
 code would have to take six times its time in each of them; if it did so in one call out of ten,
 three would be as rare as the plan's error. docs/statistics.md has how rare it is.
 """
+
 MOVED_PAIRS = 7
 """Pairs of a case that come with a call that computes nothing. Their median is taken from both
 sides' times, so near a tie even a wrong one would change nothing.
