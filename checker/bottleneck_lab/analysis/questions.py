@@ -91,7 +91,7 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 _BUDGET = (
     "saves percent: by how much a step is shorter if this line alone is gone, while others still"
-    " wait; `--without 27 --without 35` says it of several together. Means over all steps and"
+    " wait; `--without 9 --without 12-14` says it of several together. Means over all steps and"
     " ranks, in the order of the slower side's time, the host's with its waiting. Launches are of"
     " kernels and copies, without those from before the capture; a count of kernels is without the"
     " copies. Those of a backward count for {backward}."

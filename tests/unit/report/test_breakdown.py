@@ -72,12 +72,12 @@ def test_kernels_that_no_step_launched_are_told_beside_the_kernels(draw):
     queued = msgspec.structs.replace(
         summary, launches=[msgspec.structs.replace(use, launched_before=2)]
     )
-    told = describe_earlier_launches(queued)
-    assert told.startswith("Of the kernels that ran in these steps, 2 were launched before them")
+    sentence = describe_earlier_launches(queued)
+    assert sentence.startswith("Of the kernels that ran in these steps, 2 were launched before them")
     for whole in (False, True):
         shown = " ".join(draw(partial(render_summary, whole=whole), queued).split())
-        assert shown.count(told) == 1
-        assert shown.index("What is inside it") < shown.index(told)
+        assert shown.count(sentence) == 1
+        assert shown.index("What is inside it") < shown.index(sentence)
 
 
 def test_which_steps_are_counted_is_said_where_the_hosts_ranges_differ():

@@ -95,7 +95,7 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
     groups = [group for group in GROUPS if group in always or not _is_open(comparison, group)]
     if comparison.of_memory:
         groups = ["step"]
-    told = ""
+    note = ""
     for group in groups:
         title = title_group(comparison, group)
         changes = shown_changes(comparison, group)
@@ -105,8 +105,8 @@ def _print_groups(sheet: Sheet, comparison: Comparison) -> None:
         _print_changes(sheet, comparison, group, kernels)
         if ahead := describe_ahead(changes):
             sheet.line(ahead, indent=1, style="dim")
-        if not told and (told := describe_charge(changes)):
-            sheet.line(told, indent=1, style="dim")
+        if not note and (note := describe_charge(changes)):
+            sheet.line(note, indent=1, style="dim")
     if comparison.of_memory:
         sheet.line("Where its time went is on the page of `--html`.", indent=1, style="dim")
     if limits := describe_limits(comparison, groups):

@@ -53,7 +53,7 @@ def comparison_section(comparison: Comparison) -> Section:
     memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
     if memory:
         tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
-    told = ""
+    note = ""
     for group in GROUPS:
         title = title_group(comparison, group)
         changes, rows = shown_changes(comparison, group, most=None), []
@@ -91,8 +91,8 @@ def comparison_section(comparison: Comparison) -> Section:
             )
         if ahead := describe_ahead(changes):
             tables.append(tag("p", ahead, class_="soft"))
-        if not told and (told := describe_charge(changes)):
-            tables.append(tag("p", told, class_="soft"))
+        if not note and (note := describe_charge(changes)):
+            tables.append(tag("p", note, class_="soft"))
     if limits := describe_limits(comparison, GROUPS):
         tables.append(tag("p", limits, class_="soft"))
     findings = [
