@@ -73,7 +73,9 @@ def test_kernels_that_no_step_launched_are_told_beside_the_kernels(draw):
         summary, launches=[msgspec.structs.replace(use, launched_before=2)]
     )
     sentence = describe_earlier_launches(queued)
-    assert sentence.startswith("Of the kernels that ran in these steps, 2 were launched before them")
+    assert sentence.startswith(
+        "Of the kernels that ran in these steps, 2 were launched before them"
+    )
     for whole in (False, True):
         shown = " ".join(draw(partial(render_summary, whole=whole), queued).split())
         assert shown.count(sentence) == 1
