@@ -20,7 +20,7 @@ from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SequentialTest, S
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, check, sampling
 from bottleneck_lab.measure.kinds.speedup.against_itself import SELF_TEST_SIZES, AgainstItself
 from bottleneck_lab.measure.kinds.speedup.figures import MOVED_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
@@ -458,6 +458,51 @@ def test_what_waiting_leaves_open_is_said_in_figures_after_three_pairs_too(monke
     far.decide(WORST_MACHINE, exhausted=True)
     spared = misses_from_waiting([far], WORST_MACHINE, waited_s=0.9 * sum(far.learner_s))
     assert spared["speedup"].endswith("it would be 1–1.25x")
+
+
+@pytest.mark.parametrize(
+    ("device", "far", "steps"),
+    [
+        pytest.param("cpu", True, ["meters", "look", "stop"], id="far off"),
+        pytest.param(
+            "cpu", False, ["meters", "look", "standards", "meters", "pairs", "stop"], id="not far"
+        ),
+        pytest.param("cuda", None, ["standards", "meters", "pairs", "stop"], id="on a GPU"),
+    ],
+)
+def test_far_off_work_does_without_standards_and_other_work_is_measured_anew(
+    monkeypatch, device, far, steps
+):
+    """What comes before the pairs, such as the standards' loading, is no load by other programs."""
+    done, cases = [], []
+
+    def looked(_workers, looked_at, _tests):
+        done.append("look")
+        cases.append(looked_at)
+        return looked_at[0] if far else None
+
+    def sampled(_workers, sampled_from, _itself):
+        done.append("pairs")
+        cases.append(sampled_from)
+
+    meters = SimpleNamespace(stop=lambda *_: done.append("stop"))
+    monkeypatch.setattr(check, "Meters", lambda _: done.append("meters") or meters)
+    monkeypatch.setattr(check, "first_look", looked)
+    monkeypatch.setattr(check, "sample", sampled)
+    monkeypatch.setattr(check, "AgainstItself", lambda _: None)
+    monkeypatch.setattr(check, "_case", lambda _, name: Case(name))
+    context = SimpleNamespace(
+        device=device,
+        settings=SpeedupSettings(),
+        progress=lambda *_: None,
+        criterion={"speedup": CriterionSpec("speedup", "target", "speed", 3.0)}.get,
+    )
+    workers = SimpleNamespace(
+        context=context, names=["only"], load_standards=lambda _: done.append("standards")
+    )
+    check._time_pairs(workers, standards=object())
+    assert done == steps
+    assert len({id(case) for each in cases for case in each}) == len(cases), "pairs of their own"
 
 
 def test_a_first_look_that_waited_for_a_core_is_spared(monkeypatch):
