@@ -1064,9 +1064,7 @@ def test_what_is_not_modelled_is_no_fault_of_a_program() -> None:
 
 
 def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(tmp_path):
-    """A worker thread's `.item()` waits on its own line; autograd's thread runs none. The file of
-    this test is not the program's, though the name of its folder may begin like the program's.
-    """
+    """A worker thread's `.item()` waits on its own line; autograd's thread runs none."""
     entry = tmp_path / "train.py"
     entry.write_text("def read(ask):\n    ask()\n\ndef train(run):\n    run(read)\n    run(None)\n")
     driver, lines = object.__new__(Driver), []
@@ -1084,6 +1082,22 @@ def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(t
     exec(compile(entry.read_text("utf-8"), str(entry), "exec"), program)
     program["train"](run)
     assert lines == ["train.py(2): read", "train.py(6): train"]
+
+
+def test_what_lies_in_a_folder_whose_name_begins_alike_is_not_the_programs(tmp_path):
+    """The package's own lines were taken for the learner's in `~/lab` beside `~/lab-course`."""
+    entry, lines = tmp_path / "lab" / "train.py", []
+    ours, theirs = socket.socketpair()
+    driver = Driver(ours, entry)
+    program: dict = {}
+    package: dict = {"note": lambda: lines.append(driver.line())}
+    exec(compile("def train(ask):\n    ask()\n", str(entry), "exec"), program)
+    beside = str(tmp_path / "lab-course" / "package.py")
+    exec(compile("def ask():\n    note()\n", beside, "exec"), package)
+    program["train"](package["ask"])
+    assert lines == ["train.py(2): train"]
+    ours.close()
+    theirs.close()
 
 
 def test_a_step_of_training_leaves_no_reference_cycles(tmp_path: Path) -> None:
