@@ -750,6 +750,16 @@ driver._run = run
 
 pinned = torch.ones(8, pin_memory=True)
 facts["pinned"] = [pinned[:2].is_pinned(), torch.ones(8).is_pinned()]
+turned = torch.ones(2, 3, device=device).T
+like = [
+    torch.empty_like(turned, device="cpu", pin_memory=True),
+    torch.zeros_like(turned, device="cpu", dtype=torch.int64),
+    turned.new_ones(4, device="cpu"),
+    torch.zeros_like(turned),
+]
+facts["like"] = [[each.device.type, [*each.shape], str(each.dtype), each.is_pinned()]
+                 for each in like]
+facts["like, values"] = [like[1].tolist(), like[2].tolist()]
 for early in (False, True):
     pinned.to(device, non_blocking=True)
     if not early:
@@ -877,6 +887,17 @@ class TestProgram:
         assert seen["pinned"] == [True, False]
         (line,) = seen["books"].figures.races
         assert line.startswith("program.py(")
+
+    def test_a_tensor_like_one_of_the_device_is_where_the_program_wants_it(
+        self, seen: dict
+    ) -> None:
+        assert seen["like"] == [
+            ["cpu", [3, 2], "torch.float32", True],
+            ["cpu", [3, 2], "torch.int64", False],
+            ["cpu", [4], "torch.float32", False],
+            ["virtual", [3, 2], "torch.float32", False],
+        ]
+        assert seen["like, values"] == [[[0, 0]] * 3, [1.0] * 4]
 
     def test_the_line_that_fills_the_device_is_the_one_that_raises(self, seen: dict) -> None:
         count, full = seen["filled"]
@@ -1047,7 +1068,7 @@ def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(t
     entry = tmp_path / "train.py"
     entry.write_text("def read(ask):\n    ask()\n\ndef train(run):\n    run(read)\n    run(None)\n")
     driver, lines = object.__new__(Driver), []
-    driver._folder, driver._entry, driver._files = str(tmp_path), str(entry), {}
+    driver._folder, driver._entry, driver._files = f"{tmp_path}/", str(entry), {}
 
     def ask():
         lines.append(driver.line())
@@ -1061,6 +1082,22 @@ def test_a_line_is_the_calling_thread_s_or_the_main_one_s_where_that_runs_none(t
     exec(compile(entry.read_text("utf-8"), str(entry), "exec"), program)
     program["train"](run)
     assert lines == ["train.py(2): read", "train.py(6): train"]
+
+
+def test_what_lies_in_a_folder_whose_name_begins_alike_is_not_the_programs(tmp_path):
+    """The package's own lines were taken for the learner's in `~/lab` beside `~/lab-course`."""
+    entry, lines = tmp_path / "lab" / "train.py", []
+    ours, theirs = socket.socketpair()
+    driver = Driver(ours, entry)
+    program: dict = {}
+    package: dict = {"note": lambda: lines.append(driver.line())}
+    exec(compile("def train(ask):\n    ask()\n", str(entry), "exec"), program)
+    beside = str(tmp_path / "lab-course" / "package.py")
+    exec(compile("def ask():\n    note()\n", beside, "exec"), package)
+    program["train"](package["ask"])
+    assert lines == ["train.py(2): train"]
+    ours.close()
+    theirs.close()
 
 
 def test_a_step_of_training_leaves_no_reference_cycles(tmp_path: Path) -> None:

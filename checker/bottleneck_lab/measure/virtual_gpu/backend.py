@@ -81,7 +81,8 @@ class Driver:
         self._engine = Frames(sock)
         self._lock = threading.RLock()
         """Held over a call and its answer: a loader's thread pins, and autograd's launches."""
-        self._folder = str(entry.parent)
+        # With the slash: the package may lie in a folder whose name begins like the program's.
+        self._folder = f"{entry.parent}/"
         self.forked = False
         self.pinned = PinnedMemory()
         self._released: dict[str, list[int]] = {}
@@ -194,15 +195,17 @@ class Driver:
         packet = traits.packet
         if packet is aten._local_scalar_dense:
             return self._download(args[0], None, "item", blocking=True).item()
-        if packet is aten._to_copy:
-            return self._to_copy(args[0], **kwargs)
-        if packet is aten.copy_:
-            return self._copy(*args, **kwargs)
+        if packet in (aten._to_copy, aten.copy_):
+            copy = self._copy if packet is aten.copy_ else self._to_copy
+            return copy(*args, **kwargs)
         if packet is aten.is_pinned:
             return False
         if traits.is_composite:
             # Only in inference mode, where autograd has not taken it apart.
             return function.decompose(*args, **kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type != NAME:
+            return self._made_on_host(function, args, kwargs)
         if traits.indexes:
             args = (args[0], [self._to_device(index) for index in args[1]], *args[2:])
         return self._call(Call(traits, args, kwargs))
@@ -330,6 +333,20 @@ class Driver:
         }
         copied: torch.Tensor = self._call(Call(traits_of(aten._to_copy.default), [source], kept))
         return copied
+
+    def _made_on_host(self, function: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        """Return a tensor of the host's memory that is like one of the device in form alone, such
+        as that of `empty_like(x, device="cpu", pin_memory=True)`.
+        """
+        forms = [
+            torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="meta")
+            if isinstance(each, VirtualTensor)
+            else each
+            for each in args
+        ]
+        kept = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        made: torch.Tensor = function(*forms, **kept)
+        return self.pin(made) if kwargs.get("pin_memory") else made
 
     def _copy(
         self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
