@@ -356,35 +356,31 @@ def test_a_training_on_the_host_is_that_on_a_device_with_the_same_secret(lab, tm
     assert wrong_reports(other, device, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("smaller", "reference"),
-    [
-        (False, [(5, TRAIN, 0), (6, TRAIN_ON_HOST, 0), (7, TRAIN_ON_HOST, 0)]),
-        (True, [(5, TRAIN, 0), (6, TRAIN, 1), (7, TRAIN_ON_HOST, 1)]),
-    ],
-)
-def test_the_shipped_script_is_on_its_device_once_for_each_size_and_then_on_the_host(
-    monkeypatch, smaller, reference
+@pytest.mark.parametrize("smaller", [False, True])
+def test_the_shipped_script_is_on_its_device_once_and_then_on_the_host(
+    monkeypatch, smaller
 ) -> None:
     begun = []
 
     class Worker:
         def __init__(self, role: str) -> None:
             self.role = role
-            self.session = SimpleNamespace(
-                hand_over=lambda task: begun.append((role, *task[:2], task[3]))
-            )
+            self.session = SimpleNamespace(hand_over=lambda call: begun.append((role, *call[:2])))
 
-        def begin(self, seed: int, _secret: int, *, smaller: bool) -> None:
-            begun.append((self.role, seed, TRAIN, smaller))
+        def begin(self, run: session.Run) -> None:
+            begun.append((self.role, run.seed, TRAIN))
+            assert run.smaller == (smaller and run.seed != 5)
 
         def end(self) -> Training:
+            begun.append((self.role, "ended"))
             return SHIPPED
 
-    monkeypatch.setattr(session, "engine_processes", lambda _: nullcontext((None, None)))
+    monkeypatch.setattr(
+        session, "_engines_with_reference", lambda _: nullcontext((Worker("reference"), None))
+    )
     monkeypatch.setattr(session, "modelled_worker", lambda _, role, *__: nullcontext(Worker(role)))
-    on_host = trained(reports=[(10, {"loss": 2.0})])
-    monkeypatch.setattr(session, "collect_training", lambda *_: replace(on_host, figures=None))
+    on_host = replace(trained(reports=[(10, {"loss": 2.0})]), figures=None)
+    monkeypatch.setattr(session, "collect_training", lambda *_: on_host)
     context = SimpleNamespace(
         pristine=Path,
         submission=Path(),
@@ -392,14 +388,46 @@ def test_the_shipped_script_is_on_its_device_once_for_each_size_and_then_on_the_
         rng=Random(0),
         settings=TrainingSettings(smaller=smaller),
     )
-    pairs = list(session.train_both(context, [5, 6, 7]))
-    assert [each[1:] for each in begun if each[0] == "reference"] == reference
-    assert [each[1:] for each in begun if each[0] == "learner"] == [
-        (5, TRAIN, False),
-        (6, TRAIN, smaller),
-        (7, TRAIN, smaller),
+    assert list(session.train_both(context, [5, 6, 7])) == [
+        (SHIPPED, SHIPPED),
+        (SHIPPED, on_host),
+        (SHIPPED, on_host),
     ]
-    assert pairs[2][1] == replace(on_host, figures=SHIPPED.figures)
+    assert [each[1:] for each in begun if each[0] == "reference"] == [
+        (5, TRAIN),
+        ("ended",),
+        (6, TRAIN_ON_HOST),
+        (7, TRAIN_ON_HOST),
+    ]
+    ended = begun.index(("reference", "ended"))
+    assert ("learner", 6, TRAIN) in begun[:ended], "nobody waits for the slower of the two"
+
+
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [
+        ("raise ValueError('no tagger here')", "crashed: .*ValueError: no tagger here"),
+        ("import os\nos._exit(3)", "crashed: the other side closed the channel"),
+    ],
+)
+def test_a_shipped_script_that_fails_is_the_verifier_s_fault(
+    code, detail, context_of, tmp_path, capfd
+) -> None:
+    (lab,) = (lab for lab in LABS if lab.slug == "stuttering-tagger")
+    context = context_of(lab, tmp_path / "submission")
+    collect_pristine(lab, context.submission)
+    (context.pristine() / lab.spec.entry).write_text(code)
+    with pytest.raises(VerifierFault, match=f"(?s)The shipped code failed .*{detail}"):
+        next(session.train_both(context, [1]))
+    assert capfd.readouterr() == ("", ""), "its traceback is in the verdict, not on the terminal"
+
+
+def test_later_trainings_have_no_work_to_compare() -> None:
+    settings = TrainingSettings()
+    idle = trained(useful_flops=0.0)
+    check._refuse_pair(idle, replace(SHIPPED, figures=None), settings)
+    with pytest.raises(LearnerFault, match="arithmetic"):
+        check._refuse_pair(idle, SHIPPED, settings)
 
 
 @pytest.mark.parametrize(
@@ -419,21 +447,20 @@ def test_a_fault_that_does_not_recur_is_nobody_s(
     begun, ends = [], iter([reason, again])
 
     class Worker:
-        def begin(self, seed: int, secret: int, **_: bool) -> None:
-            begun.append((seed, secret))
+        def begin(self, run: session.Run) -> None:
+            begun.append(run)
 
         def end(self) -> Training:
             if (wrong := next(ends)) is not None:
                 raise LearnerFault(wrong, "A report's max_grad_norm is nan.")
             return SHIPPED
 
-    reference = SimpleNamespace(begin=lambda *_, **__: None, end=lambda: SHIPPED)
-    monkeypatch.setattr(session, "engine_processes", lambda count: nullcontext((None,) * count))
+    reference = SimpleNamespace(begin=lambda _: None, end=lambda: SHIPPED)
     monkeypatch.setattr(
-        session,
-        "modelled_worker",
-        lambda _, role, *__: nullcontext(Worker() if role == "learner" else reference),
+        session, "_engines_with_reference", lambda _: nullcontext((reference, None))
     )
+    monkeypatch.setattr(session, "engine_processes", lambda count: nullcontext((None,) * count))
+    monkeypatch.setattr(session, "modelled_worker", lambda *_: nullcontext(Worker()))
     context = SimpleNamespace(
         pristine=Path,
         submission=Path(),

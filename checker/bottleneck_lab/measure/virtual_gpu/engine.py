@@ -3,8 +3,10 @@ books. Owned by the verifier.
 
 `python -I -m bottleneck_lab.measure.virtual_gpu.engine --channels PROGRAM OWNER`: the program's
 calls come over one socket, the owner's questions over the other; with several pairs, each has an
-engine of its own. The program gets shapes and handles; a value leaves only by an operator for which
-the host would have to wait on a GPU, and that wait is counted.
+engine of its own. With `--companion MODULE ARGUMENTS` that program starts with them.
+
+The program gets shapes and handles. A value leaves only by an operator for which the host would
+have to wait on a GPU, and that wait is counted.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import argparse
 import contextlib
 import itertools
 import os
+import runpy
 import select
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -686,11 +690,21 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--channels", type=int, nargs=2, action="append", required=True)
-    channels = parser.parse_args().channels
+    parser.add_argument("--fds", type=int, nargs="*", default=[], help="the companion's")
+    parser.add_argument("--companion", nargs=argparse.REMAINDER, default=[])
+    options = parser.parse_args()
     # PyTorch is imported once. No engine has run yet: what they share is code.
-    mine = next((pair for pair in channels[1:] if os.fork() == 0), channels[0])
-    for fd in (fd for pair in channels if pair is not mine for fd in pair):
+    ends = [*options.channels, *([options.fds] if options.companion else [])]
+    mine = next((each for each in ends[1:] if os.fork() == 0), ends[0])
+    for fd in (fd for each in ends if each is not mine for fd in each):
         os.close(fd)
+    if mine is options.fds:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # what fails is reported over its channel
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
+        sys.argv = options.companion
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
     # One thread: sums are then added up in the same order on every machine. Autograd runs in the
     # program, which sends its operators one by one; here it would only keep tensors alive.
     torch.set_num_threads(1)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +18,21 @@ from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A trusted program on the first of several engines, which needs PyTorch as they do and starts
+    with them: a module with its arguments, to which `--engine` and a descriptor are added.
+
+    `fds`: its other descriptors.
+    """
+
+    module: str
+    arguments: list[str]
+    fds: list[int]
+    environment: dict[str, str]
+    folder: Path
 
 
 class EngineOwner:
@@ -79,9 +96,9 @@ def engine_process() -> Iterator[EngineOwner]:
 
 
 @contextmanager
-def engine_processes(count: int) -> Iterator[list[EngineOwner]]:
+def engine_processes(count: int, companion: Companion | None = None) -> Iterator[list[EngineOwner]]:
     """Yield `count` engines, each a process of its own that knows nothing of the others. They end
-    with this context, or with the process that opened it.
+    with this context, or with the process that opened it, and so does the `companion`.
     """
     command = [sys.executable, "-I", "-m", "bottleneck_lab.measure.virtual_gpu.engine"]
     with ExitStack() as ours:
@@ -95,11 +112,18 @@ def engine_processes(count: int) -> Iterator[list[EngineOwner]]:
                 fds = [theirs.enter_context(end).fileno() for end in (programs, owners)]
                 command += ["--channels", *map(str, fds)]
                 passed += fds
+            if companion:
+                fds = [*companion.fds, ends[0][1].fileno()]
+                command += ["--fds", *map(str, fds), "--companion", companion.module]
+                command += [*companion.arguments, "--engine", str(fds[-1])]
+                passed += fds
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=passed,
                 start_new_session=True,
+                env=companion.environment if companion else None,
+                cwd=companion.folder if companion else None,
             )
         try:
             yield [EngineOwner(process, owner, program) for owner, program in ends]

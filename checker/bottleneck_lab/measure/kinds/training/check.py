@@ -136,6 +136,8 @@ def _pairs(context: Context[TrainingSettings]) -> Generator[tuple[Training, Trai
 def _refuse_pair(mine: Training, theirs: Training, settings: TrainingSettings) -> None:
     """Raise LearnerFault for a training whose figures or results cannot be compared."""
     refuse_races(mine.engine_figures())
+    if theirs.figures is None:  # only the first pair's figures decide anything
+        return
     refuse_batches_left_out(mine.engine_figures(), theirs.engine_figures())
     # Right reports show that the training was done, and wrong parameters that others came back:
     # that is what to mend.

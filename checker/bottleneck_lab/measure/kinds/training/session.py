@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
+from bottleneck_lab.measure.channel.trusted import TrustedSession
+from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.training import TRAIN, TRAIN_ON_HOST, TrainingSettings
 from bottleneck_lab.measure.kinds.training.judging import Reports
+from bottleneck_lab.measure.sandbox.visible import Paths, worker_environment
 from bottleneck_lab.measure.virtual_gpu.books import Figures
-from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_processes
+from bottleneck_lab.measure.virtual_gpu.owner import Companion, EngineOwner, engine_processes
 from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
+from bottleneck_lab.programs import as_options
 
 PROGRAM = "bottleneck_lab.measure.kinds.training.child"
 
@@ -63,6 +68,21 @@ class Training:
         return self.figures
 
 
+class Run(NamedTuple):
+    """One run of a script: on the data of a seed, with a secret from parameters that only the
+    device knows, of the recipe's small size if `smaller`.
+    """
+
+    seed: int
+    secret: int = 0
+    smaller: bool = False
+
+    def as_call(self, task: int) -> list[Value]:
+        """Return the inputs of a worker's call. Only a training on the host is told the secret."""
+        secret = self.secret if task == TRAIN_ON_HOST else 0
+        return [self.seed, task, secret, int(self.smaller)]
+
+
 class WorkerReport(msgspec.Struct, frozen=True):
     """A worker's answer beside the parameters' arrays, which come in the order of `names`."""
 
@@ -97,7 +117,7 @@ def train_on_device(session: CallSession, seed: int, task: int = TRAIN) -> Train
     return collect_training(session, session.hand_over([seed, task]))
 
 
-def collect_training(session: CallSession, began: float) -> Training:
+def collect_training(session: CallSession | TrustedSession, began: float) -> Training:
     """Wait for the end of a training on a real device that was handed over at `began`."""
     seconds, (text, *arrays) = session.collect(began)
     report = _decode_report(session, text)
@@ -127,51 +147,67 @@ def train_both(
     """Train the submission and the shipped script on the virtual GPU at the same time, once for
     each seed: no figure of either depends on how long it takes. Yields the pairs.
 
-    After the first of a size, the shipped script trains on the host: its figures are known, and its
-    results are the same there, in a quarter of the time. Raises the fault of whoever is to blame.
+    After the first, the shipped script trains on the host: its results are the same there, in a
+    quarter of the time, and it has no figures. Raises the fault of whoever is to blame.
     """
+    runs = [
+        Run(seed, context.rng.getrandbits(31), smaller=context.settings.smaller and number > 0)
+        for number, seed in enumerate(seeds)
+    ]
     with (
-        engine_processes(2) as (first, second),
-        modelled_worker(context, "reference", context.pristine(), first) as reference,
-        modelled_worker(context, "learner", context.submission, second) as learner,
+        _engines_with_reference(context) as (reference, engine),
+        modelled_worker(context, "learner", context.submission, engine) as learner,
     ):
-        known: dict[bool, Figures | None] = {}
-        for done, seed in enumerate(seeds):
-            smaller = context.settings.smaller and done > 0
-            count = f": {done} of {len(seeds)} pairs done" if len(seeds) > 1 else ""
+        reference.begin(runs[0])
+        learner.begin(runs[0])
+        for done, run in enumerate(runs):
+            count = f": {done} of {len(runs)} pairs done" if len(runs) > 1 else ""
             context.progress(
                 f"training with your script and the shipped one{count}",
-                0.1 + 0.8 * done / len(seeds),
+                0.1 + 0.8 * done / len(runs),
             )
-            secret = context.rng.getrandbits(31)
-            if smaller not in known:
-                reference.begin(seed, secret, smaller=smaller)
-            else:
-                began = reference.session.hand_over([seed, TRAIN_ON_HOST, secret, int(smaller)])
-            learner.begin(seed, secret, smaller=smaller)
+            if done:
+                began = reference.session.hand_over(run.as_call(TRAIN_ON_HOST))
             try:
                 yours = learner.end()  # its limits are watched while it is waited for
             except LearnerFault as fault:
                 if fault.reason == "wrong output":
-                    refuse_chance(context, fault, seed, secret, smaller=smaller)
+                    refuse_chance(context, fault, run)
                 raise
-            if smaller not in known:
-                theirs = reference.end()
-                known[smaller] = theirs.figures
-            else:
-                on_host = collect_training(reference.session, began)
-                theirs = replace(on_host, figures=known[smaller])
+            # The first run takes the shipped script longer: the submission goes on meanwhile.
+            if done + 1 < len(runs):
+                learner.begin(runs[done + 1])
+            theirs = collect_training(reference.session, began) if done else reference.end()
             yield yours, theirs
 
 
-def refuse_chance(
+@contextmanager
+def _engines_with_reference(
     context: Context[TrainingSettings],
-    fault: LearnerFault,
-    seed: int,
-    secret: int,
-    *,
-    smaller: bool = False,
-) -> None:
+) -> Iterator[tuple[ModelledWorker, EngineOwner]]:
+    """Start two engines, and with them, since they all need PyTorch, the shipped script on the
+    first. Yields that and the second.
+    """
+    settings = context.settings
+    folder, limits = context.pristine(), limits_of(settings)
+    arena = Arena.create(settings.arena_mb << 20)
+    ours, theirs = Channel.pair()
+    own = {"--socket": theirs.fileno(), "--arena": arena.fd}
+    entry = folder / context.lab.spec.entry
+    companion = Companion(
+        PROGRAM,
+        as_options({"--entry": entry, **own, "--device": context.device}),
+        [*own.values()],
+        worker_environment(Paths(folder), settings.threads),
+        folder,
+    )
+    with closing(arena), closing(ours), engine_processes(2, companion) as (first, second):
+        theirs.close()
+        session = TrustedSession(Channel(ours, arena), limits, context.clock)
+        yield ModelledWorker(first, session, H200.at_scale(settings.scale)), second
+
+
+def refuse_chance(context: Context[TrainingSettings], fault: LearnerFault, run: Run) -> None:
     """Raise VerifierFault if the training of the submission that ended with this fault goes right
     when the same is made again: its clock is modelled, and its data and its start are the same.
     """
@@ -180,7 +216,7 @@ def refuse_chance(
         modelled_worker(context, "learner", context.submission, engine) as worker,
         suppress(LearnerFault),
     ):
-        worker.begin(seed, secret, smaller=smaller)
+        worker.begin(run)
         worker.end()
         raise VerifierFault(
             f"A training went wrong once, and right when the same was made again: {fault.detail}",
@@ -193,27 +229,24 @@ class ModelledWorker:
     """A worker on a virtual GPU of its own."""
 
     engine: EngineOwner
-    session: CallSession
+    session: CallSession | TrustedSession
     gpu: GpuSpec
     _ready: bool = False
     _began: float = 0.0
 
     def train(self, seed: int) -> Training:
         """Train on the data of a seed."""
-        self.begin(seed)
+        self.begin(Run(seed))
         return self.end()
 
-    def begin(self, seed: int, secret: int = 0, *, smaller: bool = False) -> None:
-        """Begin a training on the data of a seed, the first when the code is loaded. With a secret,
-        the device starts from parameters that only it knows. `smaller`: with the recipe's small
-        size.
-        """
+    def begin(self, run: Run) -> None:
+        """Begin a training, the first when the code is loaded."""
         if not self._ready:
             self.session.wait_ready()
             self._ready = True
-        self.engine.begin(self.gpu, secret=secret)
+        self.engine.begin(self.gpu, secret=run.secret)
         self.engine.wait_started()
-        self._began = self.session.hand_over([seed, TRAIN, 0, int(smaller)])
+        self._began = self.session.hand_over(run.as_call(TRAIN))
 
     def end(self) -> Training:
         """Return the training that was begun."""
@@ -242,7 +275,7 @@ def modelled_worker(
         yield ModelledWorker(engine, session, gpu or H200.at_scale(context.settings.scale))
 
 
-def _decode_report(session: CallSession, text: Any) -> WorkerReport:
+def _decode_report(session: CallSession | TrustedSession, text: Any) -> WorkerReport:
     """Decode the text of an answer. Raises the fault of a worker that sent something else."""
     try:
         return msgspec.json.decode(str(text), type=WorkerReport)
