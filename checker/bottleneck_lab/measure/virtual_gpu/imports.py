@@ -1,12 +1,14 @@
-"""Imports that PyTorch makes in the first step of a training and that no program of this device
-needs: its compiler and its distributed tensors. Together they take as long as a short training.
+"""Imports that PyTorch makes and that no program of this device needs: Triton, and in the first
+step of a training its compiler and its distributed tensors. Together they take as long as a short
+training.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -47,6 +49,30 @@ def _without_compiler(step: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def flop_formulas() -> dict[Any, Callable[..., int]]:
+    """Return PyTorch's formulas for floating-point operations, by operator."""
+    # It asks Triton which class its kernels are: none comes by here.
+    with _stand_in("triton.runtime.jit", JITFunction=type("JITFunction", (), {})):
+        from torch.utils.flop_counter import flop_registry
+
+    return flop_registry
+
+
+@contextlib.contextmanager
+def _stand_in(name: str, **contents: Any) -> Iterator[None]:
+    """Have a module that has not been imported yet be one with these contents."""
+    if name in sys.modules:
+        yield
+        return
+    module = ModuleType(name)
+    vars(module).update(contents)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 class _Probe(torch.Tensor):
     """A tensor whose operators come to Python and do nothing."""
 
@@ -60,13 +86,5 @@ class _Probe(torch.Tensor):
 def _leave_out_distributed_tensors() -> None:
     """Have PyTorch learn which class distributed tensors are, before it imports them to see."""
     # It asks once in a process, when the first operator of a subclass comes to Python.
-    name = "torch.distributed.tensor"
-    if name in sys.modules:
-        return
-    stand_in: Any = ModuleType(name)
-    stand_in.DTensor = type("DTensor", (torch.Tensor,), {})
-    sys.modules[name] = stand_in
-    try:
+    with _stand_in("torch.distributed.tensor", DTensor=type("DTensor", (torch.Tensor,), {})):
         torch.Tensor._make_wrapper_subclass(_Probe, (1,)).detach()
-    finally:
-        del sys.modules[name]

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils.flop_counter import flop_registry
+
+from bottleneck_lab.measure.virtual_gpu.imports import flop_formulas
 
 MATRIX_PRODUCTS = {
     "mm": (0, 1),
@@ -133,7 +134,7 @@ def _flop_formula(function: Any) -> Callable[[Any, Any, Any], float] | None:
             return float(2 * first.numel() * columns)
 
         return of_product
-    formula = flop_registry.get(getattr(torch.ops.aten, name, packet))
+    formula = flop_formulas().get(getattr(torch.ops.aten, name, packet))
     if formula is None:
         return None
     return lambda args, kwargs, result: float(formula(*args, **kwargs, out_val=result))
