@@ -24,7 +24,7 @@ from bottleneck_lab.grading.criteria import format_figure, format_limit
 from bottleneck_lab.measure.context import Context, load_judge
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
-from bottleneck_lab.measure.kinds.training.session import train_modelled
+from bottleneck_lab.measure.kinds.training.session import train_trusted
 from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
@@ -82,9 +82,7 @@ def _train(lab: Lab, overlay: Path | None) -> Figures:
         context = Context(
             lab, "virtual", settings, folder, folder, folder, janitor, lambda _doing, _share: None
         )
-        (training,) = train_modelled(context, "reference", folder, [TRAINING_SEED])
-        assert training.figures is not None
-        return training.figures
+        return train_trusted(context, folder, TRAINING_SEED).engine_figures()
 
 
 # ---- Measuring on an emulated machine ----

@@ -251,13 +251,13 @@ def failed(
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
 def test_what_is_still_as_shipped_trains_once(lab, context_of, tmp_path, monkeypatch) -> None:
-    context, roles = context_of(lab, tmp_path / "submission"), list[str]()
+    context, trained_with = context_of(lab, tmp_path / "submission"), list[Path]()
     collect_pristine(lab, context.submission)
     monkeypatch.setattr(
-        check, "train_modelled", lambda _context, role, *_: roles.append(role) or [SHIPPED]
+        check, "train_trusted", lambda _, folder, __: trained_with.append(folder) or SHIPPED
     )
     assert check.measure(context).speedup == 1.0
-    assert roles == ["reference"]
+    assert trained_with == [context.pristine()]
     entry = context.submission / lab.spec.entry
     entry.write_text(entry.read_text() + "\n# mine\n")
     assert not check._is_shipped(context)
@@ -376,7 +376,7 @@ def test_the_shipped_script_is_on_its_device_once_and_then_on_the_host(
             return SHIPPED
 
     monkeypatch.setattr(
-        session, "_engines_with_reference", lambda _: nullcontext((Worker("reference"), None))
+        session, "_trusted_worker", lambda *_, **__: nullcontext((Worker("reference"), [None]))
     )
     monkeypatch.setattr(session, "modelled_worker", lambda _, role, *__: nullcontext(Worker(role)))
     on_host = replace(trained(reports=[(10, {"loss": 2.0})]), figures=None)
@@ -457,7 +457,7 @@ def test_a_fault_that_does_not_recur_is_nobody_s(
 
     reference = SimpleNamespace(begin=lambda _: None, end=lambda: SHIPPED)
     monkeypatch.setattr(
-        session, "_engines_with_reference", lambda _: nullcontext((reference, None))
+        session, "_trusted_worker", lambda *_, **__: nullcontext((reference, [None]))
     )
     monkeypatch.setattr(session, "engine_processes", lambda count: nullcontext((None,) * count))
     monkeypatch.setattr(session, "modelled_worker", lambda *_: nullcontext(Worker()))

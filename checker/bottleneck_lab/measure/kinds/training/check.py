@@ -43,8 +43,8 @@ from bottleneck_lab.measure.kinds.training.session import (
     Training,
     collect_training,
     train_both,
-    train_modelled,
     train_on_device,
+    train_trusted,
     training_session,
 )
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
@@ -127,7 +127,7 @@ def _pairs(context: Context[TrainingSettings]) -> Generator[tuple[Training, Trai
     seeds = [context.rng.getrandbits(31) for _ in range(context.settings.runs)]
     if _is_shipped(context):
         context.progress("training with the shipped script", 0.1)
-        (training,) = train_modelled(context, "reference", context.pristine(), seeds[:1])
+        training = train_trusted(context, context.pristine(), seeds[0])
         yield training, training
     else:
         yield from train_both(context, seeds)

@@ -127,18 +127,10 @@ def collect_training(session: CallSession | TrustedSession, began: float) -> Tra
     return Training(report.reports, parameters, None, seconds, report.own_figures)
 
 
-def train_modelled(
-    context: Context[TrainingSettings],
-    role: Role,
-    folder: Path,
-    seeds: list[int],
-) -> list[Training]:
-    """Train on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
-    with (
-        engine_processes(1) as (engine,),
-        modelled_worker(context, role, folder, engine) as worker,
-    ):
-        return [worker.train(seed) for seed in seeds]
+def train_trusted(context: Context[TrainingSettings], folder: Path, seed: int) -> Training:
+    """Train with the trusted script in `folder` on the virtual GPU. Raises VerifierFault."""
+    with _trusted_worker(context, folder, engines=1) as (worker, _):
+        return worker.train(seed)
 
 
 def train_both(
@@ -155,7 +147,7 @@ def train_both(
         for number, seed in enumerate(seeds)
     ]
     with (
-        _engines_with_reference(context) as (reference, engine),
+        _trusted_worker(context, context.pristine(), engines=2) as (reference, [engine]),
         modelled_worker(context, "learner", context.submission, engine) as learner,
     ):
         reference.begin(runs[0])
@@ -182,14 +174,13 @@ def train_both(
 
 
 @contextmanager
-def _engines_with_reference(
-    context: Context[TrainingSettings],
-) -> Iterator[tuple[ModelledWorker, EngineOwner]]:
-    """Start two engines, and with them, since they all need PyTorch, the shipped script on the
-    first. Yields that and the second.
+def _trusted_worker(
+    context: Context[TrainingSettings], folder: Path, *, engines: int
+) -> Iterator[tuple[ModelledWorker, list[EngineOwner]]]:
+    """Start so many engines, and with them, since all of them need PyTorch, the trusted script in
+    `folder` on the first. Yields that and the other engines.
     """
     settings = context.settings
-    folder, limits = context.pristine(), limits_of(settings)
     arena = Arena.create(settings.arena_mb << 20)
     ours, theirs = Channel.pair()
     own = {"--socket": theirs.fileno(), "--arena": arena.fd}
@@ -201,10 +192,10 @@ def _engines_with_reference(
         worker_environment(Paths(folder), settings.threads),
         folder,
     )
-    with closing(arena), closing(ours), engine_processes(2, companion) as (first, second):
+    with closing(arena), closing(ours), engine_processes(engines, companion) as (first, *others):
         theirs.close()
-        session = TrustedSession(Channel(ours, arena), limits, context.clock)
-        yield ModelledWorker(first, session, H200.at_scale(settings.scale)), second
+        session = TrustedSession(Channel(ours, arena), limits_of(settings), context.clock)
+        yield ModelledWorker(first, session, H200.at_scale(settings.scale)), others
 
 
 def refuse_chance(context: Context[TrainingSettings], fault: LearnerFault, run: Run) -> None:
