@@ -428,8 +428,8 @@ def describe_ahead(changes: Sequence[FigureChange]) -> str:
     words_used, sentences = {judge_change(change) for change in changes}, []
     if "moved" in words_used:
         sentences.append(
-            "moved: the host waits here now for what another line waited for before. All waits"
-            " together are shorter."
+            "moved: the host waits here now for what it waited for on another line before, or it"
+            " is here earlier. The step, or all waits together, are shorter."
         )
     if "hidden" in words_used:
         sentences.append(_HIDDEN)

@@ -302,7 +302,7 @@ def test_a_wait_of_some_steps_beside_a_busy_device_is_hidden_in_modelled_capture
     assert judge_change(wait) == "hidden"
 
 
-def reads_two_numbers(make, *, first=True, gemm_us=1000.0, seconds=1):
+def reads_two_numbers(make, *, first=True, gemm_us=1000.0, seconds=1, data_us=700, rest_us=400):
     """A step that waits for a product, unless `first` is gone, and then for what follows it."""
 
     def on(run, line, work):
@@ -314,13 +314,27 @@ def reads_two_numbers(make, *, first=True, gemm_us=1000.0, seconds=1):
         run.launch("gemm", gemm_us)
         if first:
             on(run, "train.py(5): norm", run.wait)
-        on(run, "train.py(7): data", lambda: run.python(700))
+        on(run, "train.py(7): data", lambda: run.python(data_us))
         for _ in range(seconds):
             run.launch("small", 50.0)
             on(run, "train.py(9): loss", run.wait)
-        run.python(400)
+        run.python(rest_us)
 
     return step
+
+
+def test_a_host_that_comes_earlier_to_a_wait_waits_longer_and_loses_nothing(make, timelines):
+    """All waits together are longer, and the step is shorter."""
+    busy, spared = {"data_us": 700, "rest_us": 500}, {"data_us": 100, "rest_us": 300}
+    old, new = (
+        timelines(reads_two_numbers(make, first=False, **each), seeds=[seed], waits=False)
+        for seed, each in enumerate((busy, spared), 1)
+    )
+    comparison = compare(*old, *new)
+    line = outcomes(comparison)["line", "train.py: loss"]
+    assert comparison.outcome == "better"
+    assert line.after > 1.5 * line.before
+    assert judge_change(line) == "moved"
 
 
 @pytest.mark.parametrize(

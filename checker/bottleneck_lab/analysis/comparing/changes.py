@@ -146,16 +146,18 @@ def _with_moved_waits(
     changes: Sequence[FigureChange], before: Mapping[Key, _Waits], after: Mapping[Key, _Waits]
 ) -> list[FigureChange]:
     """Return the changes with those told apart that are worse only because the host waits there
-    for what it waited for elsewhere: a wait comes to the first place after the one that is gone.
+    for what it waited for elsewhere, or comes there earlier: a wait comes to the first place after
+    what is gone.
 
     That is sure where a place waits no more often than before, the device's work is no longer, and
-    the waits of all places together shrank.
+    the step, or the waits of all places together, shrank.
     """
     longer = any(
         (each.group, each.what, each.outcome) == ("device", "compute", "worse") for each in changes
     )
     whole = sum(each.ns for each in after.values()) - sum(each.ns for each in before.values())
-    if whole >= 0 or longer:
+    shorter = changes[0].outcome == "better" or whole < 0
+    if longer or not shorter:
         return list(changes)
     judged = []
     for each in changes:
