@@ -59,6 +59,22 @@ _EARLIER = f"""SELECT count(*) FROM device JOIN counted ON counted.rank = device
                                 AND runtime.rank = device.rank
                             WHERE device.kind != 'sync' AND runtime.rank IS NULL"""
 """How much work on devices no recorded call launched: it was queued before the capture began."""
+_AWAITED = """SELECT line, duration FROM waits
+                    UNION ALL
+                    SELECT line, done - start FROM (
+                        SELECT runtime.line, runtime.start,
+                               (SELECT max(device."end") FROM device
+                                WHERE device.rank = runtime.rank AND device.kind != 'sync'
+                                  AND device."end" <= runtime."end") AS done
+                        FROM runtime JOIN counted ON counted.rank = runtime.rank
+                          AND runtime.start >= counted.start AND runtime.start < counted.host_end
+                        WHERE runtime.name = 'cudaMalloc'
+                          AND EXISTS (SELECT 1 FROM device WHERE name LIKE 'emulated: %'))
+                    WHERE done > start"""
+"""The host's waits, and those inside a `cudaMalloc` on the emulated device: there it waits until
+the device has done all that is queued, and only then for the driver. On a GPU, work that runs
+meanwhile need not be waited for.
+"""
 _STEPS = f"""(SELECT count(*) AS many FROM ranges JOIN counted
                     ON counted.rank = ranges.rank AND ranges.start >= counted.start
                       AND ranges.start < counted.host_end
@@ -90,11 +106,9 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 
 _BUDGET = (
-    "saves percent: by how much a step is shorter if this line alone is gone, while others still"
-    " wait; `--without 9 --without 12-14` says it of several together. Means over all steps and"
-    " ranks, in the order of the slower side's time, the host's with its waiting. Launches are of"
-    " kernels and copies, without those from before the capture; a count of kernels is without the"
-    " copies. Those of a backward count for {backward}."
+    "saves percent: by how much a step is shorter without this line alone, while others still wait;"
+    " `--without 9 --without 12-14` says it of several. Means over all steps and ranks. Launches"
+    " are those of these steps, of kernels and copies; a backward's count for {backward}.{waiting}"
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -140,7 +154,8 @@ SAVINGS_OF = 20
 
 def add_savings(answer: QueryResult, timeline: Timeline) -> QueryResult:
     """Return the answer to `budget` with by how much a step is shorter without each part alone, in
-    percent, by a replay of the capture. None for sums, and for what a model charges whatever runs.
+    percent, by a replay of the capture, what saves most first. None for sums, and for what a model
+    charges whatever runs: these stay behind, in their order.
     """
     what_if, named = replayed(timeline), set(timeline.strings)
     rows = []
@@ -150,6 +165,7 @@ def add_savings(answer: QueryResult, timeline: Timeline) -> QueryResult:
             gain = what_if.gain(Removal(scopes=(part,)))
             saved = gain and 100 * (1 - 1 / gain)
         rows.append([part, *figures, saved])
+    rows.sort(key=lambda row: (row[-1] is None, -(row[-1] or 0.0)))
     return QueryResult([*answer.columns, "saves_percent"], rows, answer.cut)
 
 
@@ -239,7 +255,8 @@ QUESTIONS = (
         "What does a step take on the host and on the device, part by part?",
         f"""
         WITH marked AS MATERIALIZED ({_MARKED}),
-        waited AS MATERIALIZED (SELECT count(*) AS times, sum(duration) AS ns FROM waits),
+        waited AS MATERIALIZED (
+            SELECT count(*) AS times, sum(duration) AS ns FROM ({_AWAITED})),
         worked AS MATERIALIZED (
             SELECT CASE kind WHEN 'copy' THEN 'copying' WHEN 'kernel' THEN 'computing' ELSE kind
                    END AS part, count(*) AS times, sum(duration) AS ns
@@ -251,7 +268,7 @@ QUESTIONS = (
                    CASE WHEN EXISTS (SELECT 1 FROM worked)
                         THEN 'starting kernels and copies, and Python'
                         ELSE 'operators and Python' END AS part,
-                   (SELECT sum(times) FROM worked) AS times,
+                   (SELECT nullif(sum(times) - ({_EARLIER}), 0) FROM worked) AS times,
                    (SELECT sum(host_end - start) FROM counted) - coalesce(ns, 0)
                      - (SELECT coalesce(sum(ns), 0) FROM marked) AS ns FROM waited
             UNION ALL SELECT 2, 'host', name, times, ns FROM marked
@@ -287,7 +304,8 @@ QUESTIONS = (
             JOIN counted ON counted.rank = python.rank
               AND python.start < counted.host_end AND python."end" > counted.start
             WHERE threads.tid LIKE '{LINES_OF}%' GROUP BY 1),
-        waited AS (SELECT line, sum(duration) AS ns FROM waits GROUP BY line),
+        awaited AS MATERIALIZED ({_AWAITED}),
+        waited AS (SELECT line, sum(duration) AS ns FROM awaited GROUP BY line),
         started AS ({_STARTED}),
         parts AS (
             SELECT 1 AS nth, part, started.launches AS starts,
@@ -306,7 +324,7 @@ QUESTIONS = (
                             AND device.start >= counted.start AND device.start < counted."end"
                           WHERE kind != 'sync') AS starts,
                          ({_EARLIER}) AS earlier,
-                         (SELECT sum(duration) FROM waits) AS waiting,
+                         (SELECT sum(duration) FROM awaited) AS waiting,
                          (SELECT sum(duration) FROM recorded) AS recorded,
                          (SELECT sum(duration) FROM idle) AS idle)),
         others AS (
@@ -339,8 +357,10 @@ QUESTIONS = (
           AND (nth != 5 OR device IS NOT NULL)
         ORDER BY nth, slower DESC, max(host, coalesce(device, 0)) DESC, starts DESC, part
         """,
-        notes=_BUDGET.format(backward="the line of the forward"),
-        emulated_notes=_BUDGET.format(backward="the line that calls it"),
+        notes=_BUDGET.format(backward="the line of the forward", waiting=""),
+        emulated_notes=_BUDGET.format(
+            backward="the line that calls it", waiting=" A `cudaMalloc` waits for the device, too."
+        ),
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",

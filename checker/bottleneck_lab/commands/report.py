@@ -50,6 +50,7 @@ from bottleneck_lab.report.budget import (
     UNCHANGED,
     WORTH_A_WORD,
     Change,
+    derive_most_saved,
     describe_change,
     describe_sides,
     find_parts,
@@ -64,6 +65,7 @@ from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_last_verdict, render_verdict
 from bottleneck_lab.report.evidence_only import counters_only, counters_without_remedies
 from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
+from bottleneck_lab.report.operator_launches import list_operators
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion, Diagnosis
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
@@ -146,15 +148,27 @@ Without = Annotated[
         ),
     ),
 ]
+
+
+def _list_operators(work: list[str] | None) -> list[str] | None:
+    """List the operators for `--with help`, in place of a report."""
+    if "help" in (work or ()):
+        say("Operators that `--with` takes, with their launches (forward + backward):")
+        say("\n".join(list_operators()))
+        raise typer.Exit
+    return work
+
+
 With = Annotated[
     list[str] | None,
     typer.Option(
         "--with",
         metavar="WORK",
+        callback=_list_operators,
         help=(
-            "ask budget: add launches of your own (3), operators of the emulated device"
-            ' ("6*layer_norm,gelu"), time of the host (0.2ms) or of the device (device:0.2ms), in'
-            " place of what is left out; repeatable."
+            "ask budget: add launches of your own (3), operators of the emulated device (6*gelu;"
+            " help lists all), time of the host (0.2ms) or of the device (device:0.2ms), in place"
+            " of what is left out; repeatable."
         ),
     ),
 ]
@@ -513,12 +527,15 @@ def _query(
         return
     code = code_of(subject.folder, texts) if question and subject.folder else {}
     render_query(result, console(), question, code)
-    if sums:
-        say(sums, style="bold")
-    if question and (notes := question.describe(emulated=subject.timeline().emulated)):
-        say(notes, style="dim")
-    if fixed := describe_fixed_prices(texts):
-        say(fixed)
+    notes = question.describe(emulated=subject.timeline().emulated) if question else ""
+    paragraphs = [
+        (sums, "bold"),
+        (derive_most_saved(result) if sums else "", None),
+        (notes, "dim"),
+        (describe_fixed_prices(texts), None),
+    ]
+    for number, (text, style) in enumerate(each for each in paragraphs if each[0]):
+        say(f"\n{text}" if number else text, style=style)
     if result.cut:
         shown = f"Only the first {len(result.rows):,} rows are shown"
         note(f"{shown}." if question else f"{shown}: add a LIMIT or a condition.")

@@ -228,7 +228,7 @@ def describe_capture(summary: Summary) -> str:
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
     each_ns, inner_ns = summary.step_mean_ns, summary.inner_step_mean_ns
-    deviation = f"varying by ± {words.format_share(summary.step_spread)}"
+    deviation = f"steps differ by ± {words.format_share(summary.step_spread)}"
     if abs(each_ns - inner_ns) > _UNLIKE * inner_ns:
         spread = words.format_share(summary.step_spread)
         deviation = f"{words.format_duration(inner_ns)} ± {spread} without the first and last"
@@ -548,6 +548,13 @@ def waits_by_cost(summary: Summary) -> list[Wait]:
         for place, rows in places
     ]
     return sorted(waits, key=lambda wait: (-wait.idle_ns, -wait.waiting_ns))
+
+
+def split_waits(waits: Sequence[Wait], most: int) -> tuple[list[Wait], list[Wait]]:
+    """Return the first `most` of the waits, with the one that waits longest, and the others."""
+    longest = max(waits, key=lambda wait: wait.waiting_ns)
+    named = [*waits[:most], *(wait for wait in waits[most:] if wait is longest)]
+    return named, [wait for wait in waits[most:] if wait is not longest]
 
 
 def describe_short_gaps(devices: Sequence[DeviceUse]) -> str:

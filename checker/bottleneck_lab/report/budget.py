@@ -139,18 +139,51 @@ def _describe_alone(
             f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as fast."
             " That is if what is added waits for nothing: a single `.item()` may undo most of it."
         )
-    taken_ms = taken["host_ms"] + taken["waiting_ms"]
-    both = " + ".join(format_rounded(taken[side]) for side in ("host_ms", "waiting_ms"))
-    terms, moved = "", ""
-    # A replay of the capture says what is left; what is more than the rest has moved.
-    if (moved_ms := after_ms - (now_ms - taken_ms)) >= LEAST_MS:
-        terms = f"{format_rounded(now_ms)} − ({both}) + {format_rounded(moved_ms)} = "
-        moved = f" The {format_rounded(moved_ms)} ms are waits that come to other lines."
+    terms, moved = _derive_alone(now_ms, after_ms, taken)
     return (
         "To compare causes, only this gone while other lines still wait:"
         f" {terms}{format_rounded(after_ms)} ms a"
         f" step, which saves {1 - after_ms / now_ms:.1%}: {now_ms / after_ms:.2f} times as fast."
         f"{moved}"
+    )
+
+
+def _derive_alone(now_ms: float, after_ms: float, taken: dict[str, float]) -> tuple[str, str]:
+    """Return the sum by which a step takes `after_ms` without what has `taken` so much of it, up to
+    the equals sign, and a sentence on its last term; both empty where it does not add up so.
+    """
+    sides = [taken[side] for side in ("host_ms", "waiting_ms") if taken[side]]
+    # A replay of the capture says what is left; what is more than the rest has moved.
+    moved_ms = after_ms - (now_ms - sum(sides))
+    if moved_ms < LEAST_MS:
+        return "", ""
+    both, moved = " + ".join(map(format_rounded, sides)), format_rounded(moved_ms)
+    if sides[1:]:
+        both = f"({both})"
+    return (
+        f"{format_rounded(now_ms)} − {both} + {moved} = ",
+        f" The {moved} ms are waits that come to other lines.",
+    )
+
+
+def derive_most_saved(answer: QueryResult) -> str:
+    """Return how the row of a budget that saves most of a step alone comes to that; empty where it
+    is no line, where its figures do not add up so, and without an accelerator.
+    """
+    rows = _rows(answer)
+    saved = {part: row["saves_percent"] for part, row in rows.items() if row.get("saves_percent")}
+    if not saved or SUM not in rows or not rows[SUM]["device_ms"]:
+        return ""
+    part = max(saved, key=lambda each: saved[each])
+    line = LINE.match(without_folders(part))
+    now_ms = rows[NOW]["host_ms"]
+    after_ms = now_ms * (1 - saved[part] / 100)
+    terms, moved = _derive_alone(now_ms, after_ms, _add_up(rows, [part]))
+    if not line or not terms:
+        return ""
+    return (
+        f"Without {line[1]}({line[2]}) a step takes {terms}{format_rounded(after_ms)} ms, which"
+        f" saves {saved[part]:.1f}%.{moved}"
     )
 
 
@@ -215,8 +248,8 @@ def _rows(answer: QueryResult) -> dict[str, dict[str, float]]:
 
 
 def describe_sides(answer: QueryResult) -> str:
-    """Return how each side of a step adds up, and which one is the slower without waits, by the
-    answer to `budget` or `step`; empty without an accelerator.
+    """Return which side of a step is the slower one without waits, by the answer to `budget` or
+    `step`; empty without an accelerator.
     """
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     sums = {row["part"]: row for row in rows}
@@ -224,19 +257,8 @@ def describe_sides(answer: QueryResult) -> str:
         each = {part: row["ms_a_step"] for part, row in sums.items()}
         host, device = each.get(WITHOUT_WAITS), each.get(NOT_IDLE)
         return compare_sides(host, device, device + (each[IDLE] or 0)) if host and device else ""
-    host, waiting, device = (sums[SUM][side] or 0.0 for side in _SIDES)
-    if not device:
-        return ""
-    now_ms, idle = sums[NOW]["host_ms"], sums[IDLE]["device_ms"]
-    late = ""
-    if AFTER_THE_HOST in sums:
-        late = f" and is done {format_rounded(sums[AFTER_THE_HOST]['waiting_ms'])} early"
-    return (
-        f"A step takes {format_rounded(now_ms)} ms now: the host works {format_rounded(host)}"
-        f"{',' if late else ' and'} waits {format_rounded(waiting)}{late}, the device works"
-        f" {format_rounded(device)} and idles {format_rounded(idle)}."
-        f" {compare_sides(host, device, now_ms)}"
-    )
+    host, device = sums[SUM]["host_ms"], sums[SUM]["device_ms"]
+    return compare_sides(host, device, sums[NOW]["host_ms"]) if device else ""
 
 
 def compare_sides(host_ms: float, device_ms: float, now_ms: float = 0.0) -> str:

@@ -86,7 +86,7 @@ OTHERS = {
 
 OTHER_OPERATORS = "other operators"
 
-WAITED = "Where the host waited for the device"
+_WAITED = "Where the host waited for the device"
 
 COST_OF_WAITS = (
     "A wait costs the idle time after it: the device has nothing to do until the host has launched"
@@ -305,6 +305,13 @@ def describe_waiting_line(summary: Summary) -> str:
     if not line or not summary.steps:
         return ""
     return f"Of {sum(calls.values()):.3g} waits a step, {calls[line]:.3g} are on {line}."
+
+
+def title_waits(summary: Summary) -> str:
+    """Return the title of the table of waits, whose times are those in a step where there are
+    steps.
+    """
+    return f"{_WAITED}{', in a step' * bool(summary.steps)}"
 
 
 def explain_waits(rows: Sequence[SyncRow], *, costs: bool = True) -> str:

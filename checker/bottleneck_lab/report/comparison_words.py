@@ -85,6 +85,8 @@ garbage moves them by that.
 """
 SLIGHT = 0.05
 """A ratio nearer to 1 than this is a slight change, however surely it is one."""
+NEAR_ONE = 0.02
+"""A ratio of modelled times nearer to 1 than this has three decimals."""
 HIGHEST_SHOWN = 100.0
 """A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
 EMULATED_KERNEL = "emulated: "
@@ -141,7 +143,9 @@ def describe_speedup(comparison: Comparison) -> str:
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
     if not interval:
         interval = "modelled" if comparison.repeats else "no interval"
-    speedup, mean = f"{comparison.speedup:.2f}x", comparison.mean_speedup
+    # Modelled times tell a change of 1%: then the figure does, too.
+    exact = comparison.repeats and abs(comparison.speedup - 1) < NEAR_ONE
+    speedup, mean = f"{comparison.speedup:.{3 if exact else 2}f}x", comparison.mean_speedup
     ratio = f"{speedup} for {_COMPARED[comparison.unit]} ({interval})"
     if mean is not None and f"{mean:.2f}" != f"{comparison.speedup:.2f}":
         typical = "a typical pair of captures" if comparison.pairs > 1 else "a typical one"
@@ -428,8 +432,9 @@ def describe_ahead(changes: Sequence[FigureChange]) -> str:
     words_used, sentences = {judge_change(change) for change in changes}, []
     if "moved" in words_used:
         sentences.append(
-            "moved: the host waits here now for what it waited for on another line before, or it"
-            " is here earlier. The step, or all waits together, are shorter."
+            "moved: the host waits for the same work on another line than before, shorter on one"
+            " and longer on the other, or comes to a wait earlier. Only the whole step tells what"
+            " that gains."
         )
     if "hidden" in words_used:
         sentences.append(_HIDDEN)

@@ -39,6 +39,7 @@ OPERATORS = {
     "mul_batch": Launches(1, 1, "multiplying by a batch's tensor"),
     "div_batch": Launches(1, 1, "dividing by a batch's tensor"),
     "residual": Launches(1, 1, "`x + f(x)`, besides `f`"),
+    "embedding": Launches(1, 1, "rows of a parameter, `F.embedding`"),
     "layer_norm": Launches(1, 1, "with or without weight and bias"),
     "gelu": Launches(1, 1, "`F.gelu`"),
     "silu": Launches(1, 1, "`F.silu`"),
@@ -47,11 +48,19 @@ OPERATORS = {
     "mean": Launches(1, 1, "`x.mean(-1)`"),
     "sum": Launches(1, 0, "`x.sum(-1)`"),
     "expand": Launches(0, 1, "`x.expand(…)`"),
+    "masked_fill": Launches(1, 1, "`x.masked_fill(mask, 0.0)`"),
+    "where": Launches(1, 4, "`torch.where(mask, x, y)` of two that were computed before"),
+    "where_batch": Launches(1, 2, "the same of one of these and a batch's tensor"),
+    "where_number": Launches(2, 2, "the same of one of these and a number"),
+    "maximum": Launches(1, 10, "`torch.maximum(x, y)` of two that were computed before"),
+    "maximum_batch": Launches(1, 5, "the same of one of these and a batch's tensor"),
     "mse_loss": Launches(1, 1, "with any `reduction`"),
     "cross_entropy": Launches(2, 2, "with or without `ignore_index`"),
     "backward": Launches(0, 1, "`loss.backward()`, besides what it goes through"),
     "stack": Launches(1, 0, "`torch.stack`"),
     "max": Launches(1, 0, "`x.max()` of what needs no gradient"),
+    "argmax": Launches(1, 0, "`x.argmax(-1)`"),
+    "eq": Launches(1, 0, "`x == y`"),
     "foreach_norm": Launches(1, 0, "`torch._foreach_norm` of all gradients"),
     "sgd": Launches(3, 0, "SGD with momentum, for each parameter"),
     "sgd_foreach": Launches(3, 0, "the same for all parameters, `foreach=True`"),
@@ -69,15 +78,21 @@ def find_operator(name: str) -> str:
     for each in OPERATORS:
         if _plain(each) == wanted:
             return each
-    width = max(map(len, OPERATORS))
-    rows = [
-        f"  {each:{width}}  {launches.forward} + {launches.backward}  {launches.meaning}"
-        for each, launches in OPERATORS.items()
-    ]
     raise UsageError(
         f"What '{name}' launches is not known.",
-        "\n".join(["Give a number of launches, or one of these (forward + backward):", *rows]),
+        "\n".join(
+            ["Give a number of launches, or one of these (forward + backward):", *list_operators()]
+        ),
     )
+
+
+def list_operators() -> list[str]:
+    """Return a row for each operator: its name, its launches and what is meant by it."""
+    width = max(map(len, OPERATORS))
+    return [
+        f"  {each:{width}}  {launches.forward} + {launches.backward:<2}  {launches.meaning}"
+        for each, launches in OPERATORS.items()
+    ]
 
 
 def _plain(name: str) -> str:

@@ -354,7 +354,9 @@ def test_a_wait_that_comes_to_the_next_line_has_moved(make, timelines, changed, 
     judged = judge_change(line)
     assert judged == word if word else judged not in ("moved", "worse")
     assert (format_ratio(line) == "") == (judged == "moved")
-    assert ("moved: the host waits here now" in describe_ahead([line])) == (judged == "moved")
+    assert ("moved: the host waits for the same work" in describe_ahead([line])) == (
+        judged == "moved"
+    )
     unreliable = msgspec.structs.replace(line, outcome="cannot tell")
     assert judge_change(unreliable) == "cannot tell"
 
@@ -372,6 +374,51 @@ def test_a_wait_that_comes_to_an_edited_line_has_moved(was_calls, moved):
     after = {("line", "loss, norm = both.tolist()"): changes._Waits(1.0, 5e5)}
     (judged,) = changes._with_moved_waits([edited], before, after)
     assert judged.moved == moved
+
+
+@pytest.mark.parametrize(
+    ("loss_ns", "norm_ns", "word"),
+    [
+        (2e6, 1.9e6, "moved"),
+        (2e6, 0.8e6, "better"),  # all waits together are much shorter
+        (1e6, 0.9e6, "better"),  # half of what is gone is the host's work
+    ],
+)
+def test_a_wait_that_only_went_to_another_line_is_not_gained(loss_ns, norm_ns, word):
+    """A line is gone that waited, and another one waits for its work."""
+    step = FigureChange("time", "step", 12e6, 11.9e6, 1.01, "same")
+    loss = FigureChange("loss.item()", "line", 2.1e6, 0.0, 0.0, "better")
+    norm = FigureChange("norm.item()", "line", 0.2e6, 0.2e6 + norm_ns, 0.1, "worse")
+    before = {
+        ("line", "loss.item()"): changes._Waits(1.0, loss_ns),
+        ("line", "norm.item()"): changes._Waits(39.0, 0.1e6),
+    }
+    after = {("line", "norm.item()"): changes._Waits(39.0, 0.1e6 + norm_ns)}
+    _, gone, longer = changes._with_moved_waits([step, loss, norm], before, after)
+    assert (judge_change(gone), judge_change(longer)) == (word, "moved")
+    assert format_ratio(gone) == "gone"
+    # Without a line that it came to, a wait that is gone is gone.
+    _, gone = changes._with_moved_waits([step, loss], before, after)
+    assert judge_change(gone) == "better"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "modelled", "shown"),
+    [
+        (1.008, True, "1.008x"),
+        (0.985, True, "0.985x"),
+        (1.03, True, "1.03x"),
+        (1.008, False, "1.01x"),
+    ],
+)
+def test_a_ratio_that_says_whether_little_is_a_change_has_the_digits_for_it(
+    timelines, ratio, modelled, shown
+):
+    old, new = (timelines(lambda run: run.launch("gemm", 100.0), seeds=[n])[0] for n in (1, 2))
+    comparison = msgspec.structs.replace(
+        compare(old, new), speedup=ratio, mean_speedup=None, repeats=modelled
+    )
+    assert f": {shown} for a step (" in describe_speedup(comparison)
 
 
 def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):

@@ -143,8 +143,8 @@ def test_a_step_is_shown_part_by_part(loaded):
         [
             "host",
             "starting kernels and copies, and Python",
-            3.0,
-            pytest.approx(20.0),
+            2.0,  # no call of these steps launched the third
+            pytest.approx(30.0),
             pytest.approx(0.06),
         ],
         ["host", "enumerate(DataLoader)#_Loader.__next__", 1.0, 10.0, 0.01],
@@ -222,6 +222,60 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
     assert loading == pytest.approx(10)
     assert 50 > waiting > launching > loading
     assert others == [None] * 4, "sums are no lines"
+
+
+def test_a_budget_begins_with_what_saves_most(loaded):
+    """Also where that takes less time than another line, which waits; sums stay at the end."""
+    rows = []
+    for number, begin in ((0, 0), (1, 100)):
+        rows += [
+            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+            event("user_annotation", "a price of the step (modelled)", begin, 10),
+            event("python_function", "train.py(9): step", begin + 10, 40, tid="lines of 1"),
+            event("cuda_runtime", "cudaLaunchKernel", begin + 12, 30, correlation=number + 1),
+            kernel("gemm", begin + 45, 44, number + 1),
+            event("python_function", "train.py(10): step", begin + 50, 50, tid="lines of 1"),
+            event("cuda_runtime", "cudaStreamSynchronize", begin + 51, 40),
+        ]
+    answer = answers(loaded(*rows), "budget")
+    saved = [row["saves_percent"] for row in answer]
+    assert [row["part"] for row in answer] == [
+        "train.py(9): step",
+        "train.py(10): step",
+        "a price of the step (modelled)",
+        "sum",
+        "idle",
+        "a step now",
+    ]
+    assert saved[0] > saved[1] > 0
+    assert saved[2:] == [None] * 4
+    first, second = (row["host_ms"] + (row["waiting_ms"] or 0) for row in answer[:2])
+    assert first < second
+
+
+@pytest.mark.parametrize(("name", "waiting_ms"), [("emulated: mm", 0.03), ("gemm", None)])
+def test_an_allocation_on_the_emulated_device_waits_and_then_works(loaded, name, waiting_ms):
+    """Of 50 µs, 30 pass until the device is done. On a GPU nothing tells that these are a wait."""
+    rows = []
+    for number, begin in ((0, 0), (1, 100)):
+        rows += [
+            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+            event("python_function", "train.py(9): step", begin, 30, tid="lines of 1"),
+            event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8, correlation=number + 1),
+            kernel(name, begin + 30, 40, number + 1),
+            event("python_function", "train.py(10): step", begin + 30, 60, tid="lines of 1"),
+            event("cuda_runtime", "cudaMalloc", begin + 40, 50),
+        ]
+    timeline = loaded(*rows)
+    parts = {row["part"]: row for row in answers(timeline, "budget")}
+    waited = waiting_ms or 0.0
+    assert parts["train.py(10): step"]["waiting_ms"] == waiting_ms
+    assert parts["train.py(10): step"]["host_ms"] == pytest.approx(0.06 - waited)
+    assert parts["sum"]["host_ms"] == pytest.approx(0.1 - waited)
+    assert parts["a step now"]["host_ms"] == pytest.approx(0.1)
+    step = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
+    assert step.get("waiting for the device") == waiting_ms
+    assert step["all but waits"] == pytest.approx(0.1 - waited)
 
 
 def test_a_step_adds_up_where_the_device_is_behind_and_its_streams_overlap(loaded):
@@ -708,7 +762,7 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
     [
         (
             [224, 179, 179, 179, 179, 179, 134],
-            "179 µs on average (varying by ± 0% without the first and last)",
+            "179 µs on average (steps differ by ± 0% without the first and last)",
         ),
         (
             [372, 216, 216, 216, 213],
@@ -718,7 +772,7 @@ def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
             [100, 300, 100, 300, 100, 300, 100],
             "(220 µs ± 44.5% without the first and last)",
         ),
-        ([100, 100, 300, 300], "(varying by ± 50%)"),
+        ([100, 100, 300, 300], "(steps differ by ± 50%)"),
     ],
 )
 def test_what_the_edges_of_a_capture_cut_is_no_part_of_the_spread(loaded, took_us, spread):

@@ -22,6 +22,7 @@ from bottleneck_lab.course import captures, subjects
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Prediction
 from bottleneck_lab.report.evidence_only import without_taught
+from bottleneck_lab.report.operator_launches import OPERATORS
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.workspace import cases
@@ -160,6 +161,21 @@ def test_no_source_is_shown_of_a_version_that_is_gone(tagger):
     shown = CliRunner().invoke(app, ["report"], prog_name="lab").output
     assert WAIT in shown
     assert NORMS[:30] not in shown
+
+
+def test_operators_are_listed_without_a_capture(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = CliRunner().invoke(app, ["report", "--with", "help"], prog_name="lab")
+    assert listed.exit_code == 0
+    for name in OPERATORS:
+        assert f"\n  {name} " in listed.output
+
+
+def test_a_budget_has_what_stands_below_it_in_paragraphs(tagger):
+    shown = CliRunner().invoke(app, ["report", "--ask", "budget"], prog_name="lab").output
+    sides, *_, notes = shown.partition("\nWithout waits a step takes")[2].strip().split("\n\n")
+    assert sides.endswith("saves more.")
+    assert notes.startswith("saves percent: ")
 
 
 def test_several_traces_are_refused_with_what_reads_them():

@@ -23,6 +23,7 @@ def needing_gradient(*shape):
 batch = torch.randn(4, 8, 6, device=device)  # needs no gradient
 computed, other, rows = (needing_gradient(*shape) for shape in ((4, 8, 6), (4, 8, 6), (32, 6)))
 classes = torch.zeros(32, dtype=torch.long, device=device)
+tokens, mask = torch.zeros(4, 8, dtype=torch.long, device=device), batch > 0
 weight, each = needing_gradient(4, 6, 6), needing_gradient(4, 1, 6)
 flat, bias, scale = (needing_gradient(*shape) for shape in ((6, 6), (6,), (6,)))
 scalar = needing_gradient()
@@ -51,6 +52,7 @@ CASES = {
     "mul_batch": [lambda: computed * batch],
     "div_batch": [lambda: computed / batch],
     "residual": [lambda: computed + computed.view_as(computed)],
+    "embedding": [lambda: F.embedding(tokens, flat)],
     "layer_norm": [
         lambda: F.layer_norm(computed, (6,)),
         lambda: F.layer_norm(computed, (6,), scale, bias),
@@ -62,6 +64,15 @@ CASES = {
     "mean": [lambda: computed.mean(-1)],
     "sum": [lambda: computed.sum(-1)],
     "expand": [lambda: computed.unsqueeze(0).expand(2, 4, 8, 6)],
+    "masked_fill": [
+        lambda: computed.masked_fill(mask, 0.0),
+        lambda: computed.masked_fill(mask, float("-inf")),
+    ],
+    "where": [lambda: torch.where(mask, computed, other)],
+    "where_batch": [lambda: torch.where(mask, computed, batch)],
+    "where_number": [lambda: torch.where(mask, computed, 0.0)],
+    "maximum": [lambda: torch.maximum(computed, other)],
+    "maximum_batch": [lambda: torch.maximum(computed, batch)],
     "mse_loss": [
         lambda: F.mse_loss(computed, batch, reduction="none"),
         lambda: F.mse_loss(computed, batch, reduction="sum"),
@@ -73,6 +84,8 @@ CASES = {
     ],
     "stack": [lambda: torch.stack([computed, other])],
     "max": [lambda: batch.max()],
+    "argmax": [lambda: batch.argmax(-1), lambda: computed.argmax(-1)],
+    "eq": [lambda: batch == batch, lambda: classes == classes],
     "foreach_norm": [lambda: torch._foreach_norm(gradients)],
     "sgd": [sgd([weight], foreach=False)],
     "sgd_foreach": [sgd(parameters, foreach=True)],

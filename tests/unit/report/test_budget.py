@@ -7,6 +7,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.budget import (
     UNCHANGED,
     Change,
+    derive_most_saved,
     describe_change,
     describe_sides,
     find_parts,
@@ -232,9 +233,8 @@ def test_a_number_that_two_files_have_is_refused_with_both():
 
 def test_the_slower_side_is_that_of_the_longer_sum():
     assert describe_sides(ANSWER) == (
-        "A step takes 7.00 ms now: the host works 4.00 and waits 3.00, the device works 3.00 and"
-        " idles 4.00. Without waits a step takes as long as its slower side, the host: 4.00 ms,"
-        " 1.75 times as fast as now. The device takes 3.00. Only less work on the host saves more."
+        "Without waits a step takes as long as its slower side, the host: 4.00 ms, 1.75 times as"
+        " fast as now. The device takes 3.00. Only less work on the host saves more."
     )
     parts = [
         ["host", "all but waits", 2.0],
@@ -249,13 +249,46 @@ def test_the_slower_side_is_that_of_the_longer_sum():
     assert not describe_sides(QueryResult(step.columns, parts[:1])), "no accelerator"
 
 
-def test_a_host_that_is_done_early_is_named_so():
-    rows = [*ANSWER.rows[:-3], ["sum", 100.0, 4.0, 0.5, 6.999], ["idle", *[None] * 3, 0.001]]
-    rows += [["after the last step on the host", None, None, 2.5, None], ANSWER.rows[-1]]
-    assert describe_sides(QueryResult(COLUMNS, rows)).startswith(
-        "A step takes 7.00 ms now: the host works 4.00, waits 0.50 and is done 2.50 early, the"
-        " device works 7.00 and idles <0.01. Without waits a step takes as long as"
+WITHOUT_WAIT = [ANSWER.rows[0], ["recipe.py(31): forward", 25.0, 1.0, None, 2.0], *ANSWER.rows[2:]]
+
+
+def with_savings(*percents, rows=ANSWER.rows):
+    saved = [*percents, *[None] * (len(rows) - len(percents))]
+    return QueryResult(
+        [*COLUMNS, "saves_percent"],
+        [[*row, each] for row, each in zip(rows, saved, strict=True)],
     )
+
+
+def test_what_saves_most_is_derived_as_it_is_when_it_is_left_out():
+    answer = with_savings(51.4286, 7.0, 14.0)
+    text = derive_most_saved(answer)
+    assert text == (
+        "Without train.py(31) a step takes 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms, which saves"
+        " 51.4%. The 0.40 ms are waits that come to other lines."
+    )
+    parts = find_parts(answer, ["train.py:31"])
+    _, alone, *_ = describe_change(answer, parts, UNCHANGED, 7.0 / 3.4).splitlines()
+    assert "7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms" in alone
+    # A line that waits for nothing.
+    text = derive_most_saved(with_savings(10.0, 12.0, rows=WITHOUT_WAIT))
+    assert text.startswith("Without recipe.py(31) a step takes 7.00 − 1.00 + 0.16 = 6.16 ms, which")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(ANSWER, id="no savings are known"),
+        pytest.param(with_savings(), id="none saves anything"),
+        pytest.param(with_savings(60.0), id="less is left than the sums have"),
+        pytest.param(with_savings(1.0, 1.0, 1.0, None, 5.0), id="not a line"),
+        pytest.param(
+            with_savings(51.4, rows=[[*row[:4], None] for row in ANSWER.rows]), id="no device"
+        ),
+    ],
+)
+def test_what_does_not_add_up_so_is_not_derived(answer):
+    assert derive_most_saved(answer) == ""
 
 
 def test_launches_are_refused_where_none_has_a_price():

@@ -993,12 +993,33 @@ def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
         " ".join([*(format_duration(ns / steps) for ns in (waited_ns, costs[line])), line])
         for line, waited_ns in (("train.py(9): main", 1_000), ("train.py(7): main", 3_000_000))
     ]
-    assert "  waiting  idle after  a step\n" in text
+    assert "\nWhere the host waited for the device, in a step\n  waiting  idle after\n" in text
     assert "\n A wait costs the idle time after it" in text
     assert "During most of the waiting, the device works" not in text
     beside = [replace(wait, busy_ns=1_900_000), other]
     text = " ".join(draw(render_summary, replace(summary, syncs=beside)).split())
     assert "During most of the waiting, the device works" in text
+
+
+def test_the_place_that_waits_longest_is_named_wherever_it_stands(draw):
+    """Five more lines have idle time after them; two others are summed up."""
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    steps, (use,) = len(summary.steps), summary.devices
+    names = [f"train.py({number}): main" for number in range(1, 9)]
+    waited_ms = [1, 1, 1, 1, 1, 1, 9, 1]
+    syncs = [
+        SyncRow("cudaStreamSynchronize", "", steps, 1.0, waiting * steps * 1_000_000, line)
+        for line, waiting in zip(names, waited_ms, strict=True)
+    ]
+    costs = {line: use.wall_ns // 20 - number for number, line in enumerate(names)}
+    text = draw(render_summary, replace(summary, syncs=syncs, idle_after_waits=costs))
+    table = text.split("Where the host waited for the device")[1].split("\n\n")[0]
+    rows = re.findall(r"^ +([\d.]+ ms) +[\d.]+ \S+  (.+)$", table, re.MULTILINE)
+    assert rows == [
+        *(("1.00 ms", line) for line in names[:5]),
+        ("9.00 ms", names[6]),
+        ("2.00 ms", "2 other places"),
+    ]
 
 
 def test_what_waits_cost_is_one_table_where_they_are_the_largest_block(draw):

@@ -63,7 +63,14 @@ whole step, the host takes longer there because it is ahead of the device.
 """
 
 WAITING = 0.9
-"""A place takes longer only by waiting where this share (0-1) of the growth is in its waits."""
+"""A place takes longer, or shorter, only by waiting where this share (0-1) of the difference is in
+its waits.
+"""
+
+ONLY_MOVED = 0.5
+"""A wait that is gone from its place has moved where all waits together fell by less than this
+share (0-1) of it.
+"""
 
 COMMON_LINES = 0.3
 """Where lines that both sides have are less than this share (0-1) of the time of all lines on one,
@@ -147,7 +154,8 @@ def _with_moved_waits(
 ) -> list[FigureChange]:
     """Return the changes with those told apart that are worse only because the host waits there
     for what it waited for elsewhere, or comes there earlier: a wait comes to the first place after
-    what is gone.
+    what is gone. So are those that are better only because their wait went to such a place: then
+    all waits together fell by much less.
 
     That is sure where a place waits no more often than before, the device's work is no longer, and
     the step, or the waits of all places together, shrank.
@@ -155,25 +163,40 @@ def _with_moved_waits(
     longer = any(
         (each.group, each.what, each.outcome) == ("device", "compute", "worse") for each in changes
     )
-    whole = sum(each.ns for each in after.values()) - sum(each.ns for each in before.values())
-    shorter = changes[0].outcome == "better" or whole < 0
+    fallen = {
+        group: sum(each.ns for (of, _), each in before.items() if of == group)
+        - sum(each.ns for (of, _), each in after.items() if of == group)
+        for group in ("line", "sync")
+    }
+    shorter = changes[0].outcome == "better" or any(ns > 0 for ns in fallen.values())
     if longer or not shorter:
         return list(changes)
-    judged = []
+    moved: set[Key] = set()
     for each in changes:
-        names = each.was or (each.what,)
-        old = [there for name in names if (there := before.get((each.group, name)))]
-        new = after.get((each.group, each.what))
-        moved = (
+        old, new = _waits_of(each, before, after)
+        if (
             each.outcome == "worse"
-            and new is not None
-            and new.calls <= (1 + TOLERATED_ALONE) * sum(there.calls for there in old)
-            and new.ns - sum(there.ns for there in old) >= WAITING * (each.after - each.before)
-        )
-        judged.append(
-            msgspec.structs.replace(each, outcome="differs", moved=True) if moved else each
-        )
-    return judged
+            and new.calls
+            and new.calls <= (1 + TOLERATED_ALONE) * old.calls
+            and new.ns - old.ns >= WAITING * (each.after - each.before)
+        ):
+            moved.add((each.group, each.what))
+    longer_at = {group for group, _ in moved}
+    for each in changes:
+        old, new = _waits_of(each, before, after)
+        if (
+            each.outcome == "better"
+            and each.group in longer_at
+            and old.ns - new.ns >= WAITING * (each.before - each.after)
+            and fallen[each.group] < ONLY_MOVED * (old.ns - new.ns)
+        ):
+            moved.add((each.group, each.what))
+    return [
+        msgspec.structs.replace(each, outcome="differs", moved=True)
+        if (each.group, each.what) in moved
+        else each
+        for each in changes
+    ]
 
 
 class _Waits(NamedTuple):
@@ -181,6 +204,18 @@ class _Waits(NamedTuple):
 
     calls: float
     ns: float
+
+
+def _waits_of(
+    change: FigureChange, before: Mapping[Key, _Waits], after: Mapping[Key, _Waits]
+) -> tuple[_Waits, _Waits]:
+    """Return the waits in the place of a change, before and after: of edited lines, before, those
+    of all of them.
+    """
+    names, none = change.was or (change.what,), _Waits(0.0, 0.0)
+    old = [before.get((change.group, name), none) for name in names]
+    both = _Waits(sum(each.calls for each in old), sum(each.ns for each in old))
+    return both, after.get((change.group, change.what), none)
 
 
 def _find_waits(observations: Sequence[Observation], with_code: bool) -> dict[Key, _Waits]:

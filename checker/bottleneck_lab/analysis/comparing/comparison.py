@@ -29,8 +29,8 @@ class FigureChange(msgspec.Struct, frozen=True):
     times, and of what some steps lack, it is the ratio of the means. `was`: what a renamed kernel,
     the kernels that a fused one replaces, lines that were edited or moved, or copies of pageable
     memory that are of pinned memory now, were called. `waits`: the host takes longer here because
-    the device is busy meanwhile, which is neither better nor worse. `moved`: it takes longer here
-    only by waiting for what other places waited for, and waits less in all.
+    the device is busy meanwhile, which is neither better nor worse. `moved`: it takes longer or
+    shorter here only because a wait came from another place, or went to one.
     """
 
     what: str

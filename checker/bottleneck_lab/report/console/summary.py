@@ -31,6 +31,7 @@ from bottleneck_lab.report.breakdown import (
     kernel_time_ns,
     leading_part,
     range_times,
+    split_waits,
     waits_by_cost,
     wall_parts,
 )
@@ -401,9 +402,9 @@ def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "
         sheet.blank()
         sheet.line(f"{little} of the wall time.")
         return
-    sheet.heading(f"{number}{capture_words.WAITED}")
-    sheet.path(f"{'waiting':>8} {'idle after':>11}{'  a step' * bool(summary.steps)}", indent=1)
-    rows, rest = waits[:TOP], waits[TOP:]
+    sheet.heading(f"{number}{capture_words.title_waits(summary)}")
+    sheet.path(f"{'waiting':>8} {'idle after':>11}", indent=1)
+    rows, rest = split_waits(waits, TOP)
     if rest:
         waiting_ns, after_ns = (sum(ns) for ns in zip(*map(_times, rest), strict=True))
         rows.append(Wait(counted(len(rest), "other place"), "", waiting_ns, after_ns, []))

@@ -257,34 +257,34 @@ def collectives_table(summary: Summary) -> Markup | None:
 
 def waits_table(summary: Summary) -> Markup | None:
     """Render where the host waited, for what, and how long the device was idle after the waits of a
-    line, beside its longest; lines that cost most first.
+    line, beside its longest; lines that cost most first. Times are those in a step, where there are
+    steps.
     """
+    steps = max(len(summary.steps), 1)
     cells = [
         [
             _line(summary, row.line, row.line or row.name),
             _name(row.caused_by or "called directly"),
             f"{row.calls_per_step:.1f}" if summary.steps else f"{row.calls:,}",
-            words.format_duration(row.total_ns),
+            words.format_duration(row.total_ns / steps),
             _name(capture_words.describe_awaited(row)),
-            words.format_duration(row.awaited_ns) if row.awaited else "",
-            words.format_duration(wait.idle_ns) if row is wait.rows[0] else "",
+            words.format_duration(row.awaited_ns / steps) if row.awaited else "",
+            words.format_duration(wait.idle_ns / steps) if row is wait.rows[0] else "",
         ]
         for wait in waits_by_cost(summary)
         for row in wait.rows
     ][:TOP]
-    often = "calls"
-    if summary.steps:
-        often = "per step"
     head = [
         "line or call that waited",
         "caused by",
-        often,
-        "total",
+        "calls",
+        "waiting",
         "longest for",
         "which ran for",
         "idle after",
     ]
-    caption = f"Where the host waited for the device. {capture_words.explain_waits(summary.syncs)}"
+    title = capture_words.title_waits(summary)
+    caption = f"{title}. {capture_words.explain_waits(summary.syncs)}"
     return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5, 6))
 
 
