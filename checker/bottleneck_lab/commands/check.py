@@ -26,7 +26,7 @@ from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import mismatch, shipped_remedies
 from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
-from bottleneck_lab.course.solution_gains import SOLUTION, solution_gains
+from bottleneck_lab.course.solution_gains import ALIKE, SOLUTION, comparable_gains
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -40,8 +40,6 @@ from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.next_step import NOT_RIGHT, NOT_RUN
 
 EXAMPLE = "lab check --json"
-ALIKE = 0.99
-"""A gain is as large as another from this part of it on."""
 
 Sign = Annotated[
     Path | None,
@@ -142,10 +140,8 @@ def _others_gains(workspace: Workspace, verdict: Verdict) -> str:
     """Return what the reference solution gains, and the fastest script of its write-up; "" before a
     pass, and where neither was measured or speed is not what the lab is about.
     """
-    gains, prediction = solution_gains(workspace.lab), verdict.prediction
-    if verdict.outcome != "PASS" or verdict.device != "virtual" or SOLUTION not in gains:
-        return ""
-    if prediction is None or prediction.quantity != "time":
+    gains, prediction = comparable_gains(workspace.lab, verdict), verdict.prediction
+    if not gains or prediction is None:
         return ""
     reference, most = gains[SOLUTION], max(gains.values())
     fastest = f", the fastest script known to us {most:.2f}x" if most > reference else ""

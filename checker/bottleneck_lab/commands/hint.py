@@ -14,6 +14,7 @@ from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands.asking import confirm
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
+from bottleneck_lab.course.solution_gains import describe_nothing_left
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.wording import counted
 from bottleneck_lab.workspace.attempts import latest_pass, load_attempts
@@ -33,7 +34,8 @@ def command(
 ) -> None:
     """Show the next hint. Each one gives away a little more.
 
-    Hints about what the last check, or your latest capture, found right are skipped.
+    Hints about what the last check, or your latest capture, found right are skipped. There is none
+    once a check leaves nothing to gain.
 
     Exit code 2 if your instructor has not opened it yet, as for `lab solution`.
     """
@@ -41,6 +43,10 @@ def command(
     hints = workspace.lab.spec.hints
     allowed = OpenHelp() if again else open_help(workspace.lab.slug)
     opened = allowed.hints
+    available = len(hints) if opened is None else min(opened, len(hints))
+    if not again and (why := _nothing_left(workspace)):
+        _print_none(why, {"hints": [], "of": len(hints), "open": available}, as_json=json)
+        return
     earlier = {hint.index for hint in load_hints(workspace)}
     if not again and not json and next_hint(workspace) == _last_open(workspace, opened):
         _confirm_last()
@@ -53,23 +59,41 @@ def command(
     rows = [{"number": index + 1, "text": _text(workspace, hints[index])} for index in indices]
     closed = taken is None and not again and opened is not None and opened < len(hints)
     if json:
-        available = len(hints) if opened is None else min(opened, len(hints))
         print_json({"hints": rows, "of": len(hints), "open": available})
     else:
         if again and not rows:
             say("You have taken no hint yet; `lab hint` takes one.")
         if taken is None and not again:
             say(_why_none(len(rows), len(hints), allowed))
-        if taken is not None and latest_pass(load_attempts(workspace)) is not None:
-            note("You have passed this lab: a hint may still help to go further.")
-        if taken is not None and is_blind(workspace):
-            note(_describe_cost(taken + 1, len(hints)))
-        if taken is not None and (skipped := taken - 1 - max(earlier, default=-1)):
-            note(f"{counted(skipped, 'hint')} skipped: about what is right already.")
+        if taken is not None:
+            _print_notes(workspace, taken, skipped=taken - 1 - max(earlier, default=-1))
         for row in rows:
             say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
     if closed:
         raise typer.Exit(ExitCode.USAGE)
+
+
+def _print_notes(workspace: Workspace, taken: int, *, skipped: int) -> None:
+    """Say what a hint that is taken costs, and how many before it were skipped."""
+    if latest_pass(load_attempts(workspace)) is not None:
+        note("You have passed this lab: a hint may still help to go further.")
+    if is_blind(workspace):
+        note(_describe_cost(taken + 1, len(workspace.lab.spec.hints)))
+    if skipped:
+        note(f"{counted(skipped, 'hint')} skipped: about what is right already.")
+
+
+def _nothing_left(workspace: Workspace) -> str:
+    """Return why no hint can bring anything more, by the last check; empty where one can."""
+    attempts = load_attempts(workspace)
+    return describe_nothing_left(workspace.lab, attempts[-1].verdict) if attempts else ""
+
+
+def _print_none(why: str, content: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        print_json(content)
+    else:
+        say(f"No hint: nothing is left to gain. {why}")
 
 
 def _last_open(workspace: Workspace, opened: int | None) -> int | None:

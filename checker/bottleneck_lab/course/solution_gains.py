@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 from bottleneck_lab.catalog import Lab
+from bottleneck_lab.grading.verdict import Outcome, Verdict
 
 FIGURES = re.compile(r"<!-- figures: begin -->\n(.*?)<!-- figures: end -->", re.DOTALL)
 GAIN = "against the shipped"
 SOLUTION = "solution"
+ALIKE = 0.99
+"""A gain is as large as another from this part of it on."""
 
 
 def solution_gains(lab: Lab) -> dict[str, float]:
@@ -25,3 +28,28 @@ def solution_gains(lab: Lab) -> dict[str, float]:
     if GAIN not in head:
         return {}
     return {row[0]: float(row[head.index(GAIN)].removesuffix("x")) for row in rows}
+
+
+def comparable_gains(lab: Lab, verdict: Verdict) -> dict[str, float]:
+    """Return the gains of a lab's scripts that the one of a verdict can be compared with; empty
+    before a pass, and where none was measured or speed is not what the lab is about.
+    """
+    gains, prediction = solution_gains(lab), verdict.prediction
+    if verdict.outcome is not Outcome.PASS or verdict.device != "virtual" or SOLUTION not in gains:
+        return {}
+    return gains if prediction is not None and prediction.quantity == "time" else {}
+
+
+def describe_nothing_left(lab: Lab, verdict: Verdict) -> str:
+    """Return why nothing is left to gain after a check: the work is as fast as the fastest script
+    known, or within the limits on memory that it was about. Empty where something may be left.
+    """
+    prediction = verdict.prediction
+    if verdict.outcome is not Outcome.PASS or prediction is None:
+        return ""
+    if prediction.quantity == "memory":
+        return "Your last check found your work within every limit."
+    gains = comparable_gains(lab, verdict)
+    if gains and (prediction.measured or 0.0) > ALIKE * max(gains.values()):
+        return "Your last check found your work as fast as the fastest script known to us."
+    return ""

@@ -23,6 +23,10 @@ from bottleneck_lab.wording import counted
 
 # Shown with every capture of a lab or a case that has not been diagnosed.
 BLIND = "Causes, findings and gains appear once you commit your diagnosis."
+BLIND_OF_MEMORY = (
+    "Findings appear once you commit your diagnosis; what helps against them, after your first"
+    " check."
+)
 
 # Shown with the findings of a lab that has not been checked.
 REMEDIES_LATER = (
@@ -118,13 +122,22 @@ WORKER_LINES = (
 """The definition of the figures beside a loader worker's lines, which a query sums otherwise."""
 
 
-def describe_rest(command: str, *, blind: bool, measures: bool) -> str:
+def describe_hidden(summary: Summary) -> str:
+    """Return when what a report leaves out appears; empty where it leaves out nothing. In a lab
+    about memory no cause of time and no gain is in question.
+    """
+    if summary.measures:
+        return MEASURES
+    if not summary.blind:
+        return ""
+    return BLIND_OF_MEMORY if summary.of_memory else BLIND
+
+
+def describe_rest(command: str, summary: Summary) -> str:
     """State what a command shows beyond the top of a summary, and when the rest of it appears."""
-    if measures:
-        return f"`{command}` shows the rest. {MEASURES}"
-    if not blind:
-        return f"`{command}` shows what is inside these parts, and the findings."
-    return f"`{command}` shows the rest. {BLIND}"
+    if later := describe_hidden(summary):
+        return f"`{command}` shows the rest. {later}"
+    return f"`{command}` shows what is inside these parts, and the findings."
 
 
 def describe_fixed_prices(names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -46,33 +46,40 @@ class LineTable(NamedTuple):
 def tabulate_use(use: MemoryUse, top: int | None = None) -> LineTable:
     """Return the lines of a capture, the first `top` one by one; the rows add up to the peak."""
     causes = group_by_cause(use.holders)
-    columns = _columns(use.steps)
-    rows = _list_causes(causes, top, columns)
     listed = add_up("the peak", [cause.total for cause in causes])
-    if rest := use.peak_bytes - listed.peak_bytes:
-        start = f"of the {words.format_bytes(use.first_bytes)} at the start"
-        name = start if rest <= use.first_bytes else "the rest"
-        rows.append(TableRow(name, _figures(Caller(name, 0, rest, 0), columns)))
     peak = replace(listed, peak_bytes=use.peak_bytes)
-    return LineTable(columns, [*rows, TableRow(peak.line, _figures(peak, columns))])
+    columns = _columns(use.steps, peak)
+    rows = _list_causes(causes, top, columns)
+    if rest := use.peak_bytes - listed.peak_bytes:
+        start = words.format_in(columns[AT_PEAK], use.start_bytes)
+        name = f"left of the {start} at the start" if rest <= use.start_bytes else "the rest"
+        rows.append(TableRow(name, _figures(Caller(name, 0, rest, 0), columns)))
+    return LineTable([*columns], [*rows, TableRow(peak.line, _figures(peak, columns))])
 
 
 def tabulate_snapshot(memory: DeviceMemory, top: int | None = None) -> LineTable:
     """Return the lines of a snapshot, the first `top` one by one, and what they come to."""
     causes = sorted(group_by_cause(memory.holders), key=lambda cause: -cause.total.held_bytes)
-    columns = [HELD, *_columns(memory.steps)]
+    total = add_up("all of these", [cause.total for cause in causes])
+    columns = {HELD: words.unit_of(total.held_bytes), **_columns(memory.steps, total)}
     rows = _list_causes(causes, top, columns)
     if len(causes) > 1:
-        total = add_up("all of these", [cause.total for cause in causes])
         rows.append(TableRow(total.line, _figures(total, columns)))
-    return LineTable(columns, rows)
+    return LineTable([*columns], rows)
 
 
-def _columns(steps: int) -> list[str]:
-    return [AT_PEAK, KEPT, LATE] if steps else [AT_PEAK, GROWTH]
+Columns = Mapping[str, tuple[int, str]]
+"""The unit of each column, by its head."""
 
 
-def _list_causes(causes: Sequence[Cause], top: int | None, columns: list[str]) -> list[TableRow]:
+def _columns(steps: int, total: Caller) -> Columns:
+    """Return the columns of a table whose rows come to `total`: its figure sets each one's unit."""
+    heads = [AT_PEAK, KEPT, LATE] if steps else [AT_PEAK, GROWTH]
+    sizes = _sizes(total)
+    return {head: words.unit_of(sizes[head]) for head in heads}
+
+
+def _list_causes(causes: Sequence[Cause], top: int | None, columns: Columns) -> list[TableRow]:
     """Return the `top` lines with a figure and the parts of each, then the sum of the others."""
     causes = [each for each in causes if {*_figures(each.total, columns)} != {NOTHING}]
     shown = causes if top is None or len(causes) <= top + FEW else causes[:top]
@@ -96,13 +103,20 @@ def _list_causes(causes: Sequence[Cause], top: int | None, columns: list[str]) -
     return rows
 
 
-def _figures(part: Caller, columns: Sequence[str]) -> list[str]:
+def _figures(part: Caller, columns: Columns) -> list[str]:
     """Return figures in the order of `columns`."""
-    sizes = {
+    sizes = _sizes(part)
+    return [
+        words.format_in(unit, sizes[head]) if sizes[head] else NOTHING
+        for head, unit in columns.items()
+    ]
+
+
+def _sizes(part: Caller) -> dict[str, int]:
+    return {
         HELD: part.held_bytes,
         AT_PEAK: part.peak_bytes,
         GROWTH: part.growth_bytes,
         KEPT: part.growth_bytes_per_step,
         LATE: part.late_bytes_per_step,
     }
-    return [words.format_bytes(sizes[each]) if sizes[each] else NOTHING for each in columns]

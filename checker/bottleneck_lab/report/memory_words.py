@@ -61,6 +61,16 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     return sentences
 
 
+def describe_left_behind(use: MemoryUse, *, blind: bool = False) -> str:
+    """Return what a step leaves behind: for good, to be freed only steps later, or both; empty
+    where it leaves nothing, or this is not known. `blind`: as in `describe_late_freeing`.
+    """
+    late = describe_late_freeing(use, blind=blind)
+    if late or use.hides_growth or use.growth_bytes_per_step <= 0:
+        return late
+    return f"A step leaves {words.format_bytes(use.growth_bytes_per_step)} behind for good."
+
+
 def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
     """Return what of a step is freed only steps later: how much, where memory falls at equal
     distances; else by how much it rises and falls, where that is more than it grows by. Empty where
@@ -110,36 +120,44 @@ def describe_growth(use: MemoryUse) -> str:
 
 
 def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
-    """Return the parts of the peak, then the peak: a figure and its words each. They add up as they
-    are printed.
+    """Return the parts of the peak, then the peak: a figure and its words each, all in one unit.
+    They add up as they are printed.
     """
+    unit = words.unit_of(use.peak_bytes)
     peak = (use.peak_bytes, f"at the peak{_locate_peak(use)}")
-    parts = [(_base_bytes(use), _describe_start(use))]
+    freed_bytes = use.start_bytes - _base_bytes(use)
+    parts = [_describe_start(use, freed_bytes)]
     late_bytes = _late_at_peak(use)
     grows = use.growth_bytes_per_step > 0
     if use.hides_growth or not (grows or late_bytes):
-        return [_figure(*part) for part in (*parts, peak)]
+        return [(words.format_in(unit, size), what) for size, what in (*parts, peak)]
     if grows:
         share = words.format_share(use.kept_bytes / max(use.peak_bytes, 1))
         kept = (
-            f"kept for good by the {use.steps - 1:,} recorded steps before the last: {share} of the"
-            " peak"
+            f"kept for good by the {use.steps - 1:,} recorded steps before {_last_step(use)}:"
+            f" {share} of the peak"
         )
         parts.append((use.kept_bytes, kept))
-    own = "the last step's own"
+    own = "what the step of the peak adds, less what it frees"
     if late_bytes:
-        parts.append((late_bytes, "freed later: left by the steps since memory last fell"))
+        left_bytes = late_bytes - freed_bytes * _has_start_at_peak(use)
+        left = "left by the steps before that of the peak since memory last fell"
+        parts.append((left_bytes, f"freed later: {left}"))
     elif use.fall_bytes > SMALL * use.peak_bytes:
-        own = "what is freed later, and the last step's own"
-    own_bytes = _as_printed(use.peak_bytes) - sum(_as_printed(size) for size, _ in parts)
+        own = f"what is freed later, and {own}"
+    step, _ = unit
+    printed = [round(size / step, 2) for size in (use.peak_bytes, *(size for size, _ in parts))]
+    own_bytes = round((printed[0] - sum(printed[1:])) * step)
     if own_bytes > SMALL * use.peak_bytes:
-        parts.append((round(own_bytes), own))
-    return [_figure(*part) for part in (*parts, peak)]
+        parts.append((own_bytes, own))
+    return [(words.format_in(unit, size), what) for size, what in (*parts, peak)]
 
 
-def _figure(size: float, what: str) -> tuple[str, str]:
-    """Return bytes with as many decimals as `_as_printed` leaves, and what they are."""
-    return words.format_bytes(size, decimals=2), what
+def _last_step(use: MemoryUse) -> str:
+    """Return a name of the last step: that of the peak, unless the peak is known to lie before."""
+    known = use.peak_step_number > 0
+    elsewhere = known and use.peak_step_number != use.steps_before + use.steps
+    return "the last" if elsewhere else "that of the peak"
 
 
 def _locate_peak(use: MemoryUse) -> str:
@@ -163,7 +181,7 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
         return ""
     left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
     return (
-        "Had the steps before the last left nothing behind, the peak would be"
+        "Had the steps before that of the peak left nothing behind, the peak would be"
         f" {words.format_bytes(left_bytes, decimals=2)}. A fix may end above that, by what it still"
         " keeps from step to step, or below, if a step itself takes less."
     )
@@ -181,9 +199,23 @@ def _base_bytes(use: MemoryUse) -> int:
     """Return what was there at the start, without what steps before the capture had left to be
     freed later, where memory falls to less at equal distances and does not grow.
     """
-    if use.period_steps and use.growth_bytes_per_step <= 0:
-        return min(use.first_bytes, use.lowest_after_step_bytes)
-    return use.first_bytes
+    if not use.period_steps or use.growth_bytes_per_step > 0:
+        return use.start_bytes
+    lowest_bytes = use.lowest_after_step_bytes
+    # Of the step in which memory falls, something may be left until the next one: a variable of the
+    # loop holds its last value for so long. Then it is in the lowest level, too.
+    late_a_step = sum(row.late_bytes_per_step for row in use.holders)
+    outlives_bytes = late_a_step * (use.period_steps - 1) - use.fall_bytes
+    if 0 < outlives_bytes <= late_a_step:
+        lowest_bytes -= outlives_bytes
+    return min(use.start_bytes, lowest_bytes)
+
+
+def _has_start_at_peak(use: MemoryUse) -> bool:
+    """Return True if memory has not fallen between the first record and the peak."""
+    recorded = use.peak_step_number - 1 - use.steps_before
+    is_early = use.peak_step_number > 0 and recorded < use.period_steps - 1
+    return is_early and use.start_bytes <= use.highest_after_step_bytes
 
 
 def _kept_before(use: MemoryUse) -> int:
@@ -191,26 +223,29 @@ def _kept_before(use: MemoryUse) -> int:
     they are more than was there at the start.
     """
     earlier_bytes = use.growth_bytes_per_step * use.steps_before
-    return earlier_bytes if 0 < earlier_bytes <= use.first_bytes else 0
+    return earlier_bytes if 0 < earlier_bytes <= use.start_bytes else 0
 
 
-def _describe_start(use: MemoryUse) -> str:
-    """Return that memory was there at the start, and how much of it earlier steps have kept."""
-    earlier_bytes = _kept_before(use)
-    if late_bytes := use.first_bytes - _base_bytes(use):
-        return f"at the start, without {words.format_bytes(late_bytes, decimals=2)} freed later"
+def _describe_start(use: MemoryUse, freed_bytes: int) -> tuple[int, str]:
+    """Return what of the memory at the start is a part of the peak, and how much of it earlier
+    steps have kept, or left to be freed later (`freed_bytes`).
+    """
+    unit = words.unit_of(use.peak_bytes)
+    earlier_bytes, start_bytes = _kept_before(use), use.start_bytes
+    if freed_bytes:
+        freed = words.format_in(unit, freed_bytes)
+        if _has_start_at_peak(use):
+            return start_bytes, f"at the start, {freed} of it freed later"
+        start = words.format_in(unit, start_bytes)
+        return start_bytes - freed_bytes, f"of the {start} at the start; {freed} do not stay"
     if not earlier_bytes:
-        return "at the start"
+        return start_bytes, "at the start"
     steps = "step" if use.steps_before == 1 else f"{use.steps_before:,} steps"
+    earlier = words.format_in(unit, earlier_bytes)
     return (
-        f"at the start, about {words.format_bytes(earlier_bytes, decimals=2)} of it kept by the"
-        f" {steps} before the capture"
+        start_bytes,
+        f"at the start, about {earlier} of it kept by the {steps} before the capture",
     )
-
-
-def _as_printed(size: float) -> float:
-    """Return bytes as they read where they are printed in MiB, so that sums of them do."""
-    return round(size / MIB, 2) * MIB if size >= MIB else size
 
 
 def describe_refusal(refusal: FailedAllocation) -> str:

@@ -120,6 +120,18 @@ def mark_of(result: CriterionResult) -> Mark:
     return "right" if result.holds else "wrong"
 
 
+def describe_step_times(verdict: Verdict, criterion: CriterionResult) -> str:
+    """Return the times that the speed of a step is the ratio of: the shipped script's, then this
+    one's; empty for other criteria, and where they were not measured.
+    """
+    before = verdict.measurement.get("shipped", {}).get("step_us")
+    after = verdict.measurement.get("step_us")
+    if criterion.id != "step-speedup" or not before or not after:
+        return ""
+    times = " → ".join(format_duration(us * 1000) for us in (before, after))
+    return f"{times} a step, on the check's own data"
+
+
 def describe_doubt(criterion: CriterionResult) -> str:
     """State why a measured criterion is open, where its own sentence does not: its target lies
     between its bounds. Empty otherwise.
@@ -188,8 +200,8 @@ def _finite(figure: float | None) -> float | None:
 
 
 ESTIMATE_LEAVES_OUT = (
-    "The report's estimate leaves out what a fix still keeps from step to step, such as losses"
-    " until the next report."
+    "The peak that a report promises is that of steps which leave nothing behind: what your fix"
+    " still keeps until the next report, such as losses, comes on top."
 )
 GO_ON = "If you meant to change more, go on: each check is compared anew."
 

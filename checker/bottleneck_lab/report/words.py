@@ -121,6 +121,19 @@ def format_bytes(size: float, decimals: int = 1) -> str:
     return f"{size:.0f} B"
 
 
+def unit_of(size: float) -> tuple[int, str]:
+    """Return the binary unit, with its bytes, that a column is written in whose largest figure is
+    `size`.
+    """
+    return next((pair for pair in _BYTES if abs(size) >= pair[0]), (1, "B"))
+
+
+def format_in(unit: tuple[int, str], size: float) -> str:
+    """Format bytes in a unit that `unit_of` has chosen, in two decimals of all but single bytes."""
+    step, name = unit
+    return f"{format_rounded(size / step, decimals=2 * (step > 1))} {name}"
+
+
 def format_sum(*sizes: float) -> list[str]:
     """Format the sum of some bytes and each of them in one unit, so that the figures add up as they
     are printed: the smallest one's, if that leaves the sum four digits.

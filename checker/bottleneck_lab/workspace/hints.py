@@ -26,12 +26,19 @@ def load_hints(workspace: Workspace) -> list[HintTaken]:
 def next_hint(workspace: Workspace) -> int:
     """Return the index of the hint that comes next; the number of hints where none is left.
 
-    A hint is skipped once the last check found all right that it leads to. The latest capture of
-    the code as it is says so of the capture itself: a check beside other programs may not.
+    A hint is skipped once the last check found all right that it leads to; of answers that the last
+    one could not judge, the one before it counts. The latest capture of the code as it is says so
+    of the capture itself: a check beside other programs may not.
     """
     hints, attempts = workspace.lab.spec.hints, load_attempts(workspace)
     criteria = attempts[-1].verdict.criteria if attempts else []
-    right = {each.id for each in criteria if each.holds}
+    answers = {
+        each.id: each.holds
+        for attempt in attempts
+        for each in attempt.verdict.criteria
+        if each.kind == "diagnosis" and each.holds is not None
+    }
+    right = {each.id for each in criteria if each.holds} | {id_ for id_ in answers if answers[id_]}
     wrong = {each.id for each in criteria if each.holds is False}
     if _is_captured_whole(workspace):
         right |= {"genuine-capture"} - wrong

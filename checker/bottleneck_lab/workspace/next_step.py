@@ -297,7 +297,9 @@ def _before_first_check(workspace: Workspace, latest: Path | None, predicted: st
     if lab.code_hash(workspace.root) != lab.code_hash(lab.path):
         return _after_change(workspace, latest, predicted)
     if lab.spec.evidence == "profile" and latest and not is_report_read(workspace, latest.name):
-        return NextStep("lab report", "It now names the causes that it finds.")
+        of_memory = lab.predicts_memory(workspace.info.device)
+        shows = "says what it finds" if of_memory else "names the causes that it finds"
+        return NextStep("lab report", f"It now {shows}.")
     return _change(workspace)
 
 

@@ -13,7 +13,7 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands import asking, diagnose, hint, solution
 from bottleneck_lab.errors import ExitCode, UsageError
-from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.grading.verdict import Outcome, Prediction
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.folder import open_workspace, to_json
 from bottleneck_lab.workspace.hints import load_hints, next_hint
@@ -186,6 +186,46 @@ def test_hints_about_what_the_last_check_found_right_are_skipped(opened):
     assert "Hint 4 of" in fourth
     assert "skipped" not in fourth, "said once"
     assert "Hint 1 of" in run("hint", "--again").output
+
+
+def test_an_answer_that_the_last_check_did_not_judge_stands_as_the_one_before_found_it(opened):
+    workspace = open_workspace(Path.cwd())
+    workspace.attempts.mkdir(exist_ok=True)
+    cause = replace(slow().criteria[-1], id="cause", kind="diagnosis", holds=True)
+    for number, holds in ((1, True), (2, None)):
+        verdict = replace(slow(), criteria=[replace(cause, holds=holds)])
+        workspace.write(workspace.attempts / f"000{number}.json", to_json(verdict))
+    assert LAB.spec.hints[0].until == ["cause"]
+    assert next_hint(workspace) > 0
+    wrong = replace(slow(), criteria=[replace(cause, holds=False)])
+    workspace.write(workspace.attempts / "0003.json", to_json(wrong))
+    assert next_hint(workspace) == 0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "why"),
+    [
+        (Prediction(2.0, 99.0), "as fast as the fastest script known to us."),
+        (Prediction(2.0, 9.0, quantity="memory"), "within every limit."),
+        (Prediction(2.0, 1.5), ""),
+    ],
+)
+def test_there_is_no_hint_where_a_pass_leaves_nothing_to_gain(opened, prediction, why):
+    workspace = open_workspace(Path.cwd())
+    workspace.attempts.mkdir(exist_ok=True)
+    passed = replace(
+        slow(),
+        lab=LAB.slug,
+        device="virtual",
+        outcome=Outcome.PASS,
+        reason=None,
+        prediction=prediction,
+    )
+    workspace.write(workspace.attempts / "0001.json", to_json(passed))
+    output = run("hint").output
+    nothing = f"No hint: nothing is left to gain. Your last check found your work {why}"
+    assert (nothing in output, taken() == 0) == (bool(why), bool(why))
+    assert (json.loads(run("hint", "--json").stdout)["hints"] == []) is bool(why)
 
 
 def test_hints_about_recording_are_skipped_once_a_capture_lacks_nothing(opened, tmp_path):

@@ -58,6 +58,7 @@ from bottleneck_lab.report.page.comparison import comparison_section
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.summary import findings_section, time_section
 from bottleneck_lab.report.page.tables import memory_tables, workers_table
+from bottleneck_lab.report.page.verdict import verdict_section
 from bottleneck_lab.report.words import format_duration
 from bottleneck_lab.trace import load
 
@@ -107,6 +108,31 @@ def test_what_holds_is_shown_with_the_count_behind_it(draw):
     assert "regressions caught: 171 of 171 (100%), wanted 100%" in text
     bare = replace(gate, criteria=[alarms])
     assert "1.13%" not in draw(render_verdict, bare), "without a target or a count it says nothing"
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_the_speed_of_a_step_is_shown_with_its_times(draw, holds):
+    speed = CriterionResult(
+        "step-speedup", "target", holds, "A step: no, 2.58x.", 2.58, target=1.4, unit="x"
+    )
+    times = {"step_us": 4704.9, "shipped": {"step_us": 12151.0}}
+    verdict = replace(made_up.passed(), criteria=[speed], measurement=times)
+    expected = "12.2 ms → 4.70 ms a step, on the check"
+    assert expected in " ".join(draw(render_verdict, verdict).split())
+    assert expected in str(verdict_section(verdict))
+
+
+def test_a_report_about_memory_promises_neither_causes_of_time_nor_gains(draw):
+    summary = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
+    blind = evidence_only(replace(summary, of_memory=True))
+    promised = (
+        "Findings appear once you commit your diagnosis; what helps against them, after your first"
+        " check."
+    )
+    top = partial(render_top, blind, "lab report")
+    for text in (draw(render_summary, blind), draw(top)):
+        assert "Causes, findings and gains" not in text
+        assert promised in " ".join(text.split())
 
 
 def test_no_causes_are_promised_of_a_program_that_measures_others(draw):
@@ -393,8 +419,9 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert (
-        "260.00 MiB at the start 12.00 MiB kept for good by the 3 recorded steps before the last:"
-        " 4.4% of the peak 272.00 MiB at the peak" in told
+        "256.00 MiB at the start 12.00 MiB kept for good by the 3 recorded steps before that of"
+        " the peak: 4.4% of the peak 4.00 MiB what the step of the peak adds, less what it frees"
+        " 272.00 MiB at the peak" in told
     )
 
 

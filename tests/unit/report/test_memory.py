@@ -40,8 +40,8 @@ def test_the_line_that_keeps_memory_stands_first(snapshot: Path) -> None:
     rows = shown[shown.index("Which lines") :].splitlines()
     assert rows[1].split() == ["kept", "for", "good", "freed", "later"]
     assert " ".join(rows[2].split()) == "at the end at the peak per step per step"
-    assert " ".join(rows[3].split()) == "train.py(44): train 216.0 KiB 216.0 KiB 4.0 KiB -"
-    assert re.search(r" all of these +966\.0 KiB +8\.3 MiB +4\.0 KiB +-$", shown, re.MULTILINE)
+    assert " ".join(rows[3].split()) == "train.py(44): train 216.00 KiB 0.21 MiB 4.00 KiB -"
+    assert re.search(r" all of these +966\.00 KiB +8\.30 MiB +4\.00 KiB +-$", shown, re.MULTILINE)
     assert "is reserved" in shown
 
 

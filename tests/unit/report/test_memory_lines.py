@@ -42,7 +42,9 @@ def use_of(rows: list[Holder], **changes: object) -> MemoryUse:
     """A capture's memory in which these lines have made all of the peak but 1 MiB."""
     (use,) = summarise(load(CAPTURES / "synthetic-growth.json.gz")).memory
     peak_bytes = sum(row.peak_bytes for row in rows) + MIB
-    return replace(use, holders=rows, peak_bytes=peak_bytes, first_bytes=MIB, **changes)
+    return replace(
+        use, holders=rows, peak_bytes=peak_bytes, first_bytes=MIB, first_record_bytes=0, **changes
+    )
 
 
 def lines(draw, rows, *, top=5, width=80):
@@ -64,14 +66,14 @@ def test_lines_are_listed_by_what_they_cause_and_add_up_to_the_peak():
         "freed later\nper step",
     ]
     assert [(row.part, row.name, *row.figures) for row in table.rows] == [
-        (False, "train.py(52): train", "38.0 MiB", "680.0 KiB", "-"),
-        (True, "at train.py(31): forecast", "19.0 MiB", "340.0 KiB", "-"),
-        (True, "at recipe.py(23): forward", "18.0 MiB", "320.0 KiB", "-"),
-        (True, "itself", "1.0 MiB", "20.0 KiB", "-"),
-        (False, "train.py(46): train", "3.0 MiB", "-", "320.0 KiB"),
-        (True, "at recipe.py(23): forward", "3.0 MiB", "-", "320.0 KiB"),
-        (False, "of the 1.0 MiB at the start", "1.0 MiB", "-", "-"),
-        (False, "the peak", "42.0 MiB", "680.0 KiB", "320.0 KiB"),
+        (False, "train.py(52): train", "38.00 MiB", "680.00 KiB", "-"),
+        (True, "at train.py(31): forecast", "19.00 MiB", "340.00 KiB", "-"),
+        (True, "at recipe.py(23): forward", "18.00 MiB", "320.00 KiB", "-"),
+        (True, "itself", "1.00 MiB", "20.00 KiB", "-"),
+        (False, "train.py(46): train", "3.00 MiB", "-", "320.00 KiB"),
+        (True, "at recipe.py(23): forward", "3.00 MiB", "-", "320.00 KiB"),
+        (False, "left of the 1.00 MiB at the start", "1.00 MiB", "-", "-"),
+        (False, "the peak", "42.00 MiB", "680.00 KiB", "320.00 KiB"),
     ]
 
 
@@ -95,7 +97,7 @@ def test_a_table_without_steps_has_the_growth_since_the_start():
     row = replace(LARGEST, callers=(), growth_bytes_per_step=0)
     table = tabulate_use(use_of([row], steps=0))
     assert table.columns == ["at the peak", "growth"]
-    assert table.rows[0].figures == ["21.0 MiB", "18.0 MiB"]
+    assert table.rows[0].figures == ["21.00 MiB", "18.00 MiB"]
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -132,7 +134,7 @@ def test_one_or_two_more_lines_are_shown_instead_of_added_up(draw):
     assert "more line" not in shown
     shown = "\n".join(lines(draw, holders(6 + FEW)))
     assert "net.py(5)" not in shown
-    assert re.search(r"^ 3 more lines +63\.0 MiB +960\.0 KiB +960\.0 KiB$", shown, re.MULTILINE)
+    assert re.search(r"^ 3 more lines +63\.00 MiB +0\.94 MiB +0\.94 MiB$", shown, re.MULTILINE)
 
 
 def test_the_whole_report_shows_all_lines(draw):
@@ -153,9 +155,9 @@ def test_the_whole_report_shows_all_lines(draw):
 def test_what_no_step_has_left_stands_below_the_parts_of_the_peak(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     left = (
-        "Had the steps before the last left nothing behind, the peak would be 260.00 MiB. A fix may"
-        " end above that, by what it still keeps from step to step, or below, if a step itself"
-        " takes less."
+        "Had the steps before that of the peak left nothing behind, the peak would be 260.00 MiB. A"
+        " fix may end above that, by what it still keeps from step to step, or below, if a step"
+        " itself takes less."
     )
     shown = draw(render_summary, capture).splitlines()
     peak = next(at for at, line in enumerate(shown) if "MiB  at the peak: in " in line)

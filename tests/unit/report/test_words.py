@@ -144,8 +144,9 @@ def test_a_prediction_is_worded_as_what_it_is_about(outcome, prediction, sentenc
         ("slow", "a factor of 1.00."),
         (
             "passed",
-            "a factor of 1.00: too high by a factor of 1.96. The report's estimate leaves out what"
-            " a fix still keeps from step to step, such as losses until the next report.",
+            "a factor of 1.00: too high by a factor of 1.96. The peak that a report promises is"
+            " that of steps which leave nothing behind: what your fix still keeps until the next"
+            " report, such as losses, comes on top.",
         ),
     ],
 )
@@ -158,6 +159,16 @@ def test_a_gain_in_memory_names_both_peaks(outcome, end):
     sentence = verdict_words.describe_prediction(verdict)
     assert "; it went from 43.5 MiB to 43.4 MiB, " in sentence
     assert sentence.endswith(end)
+
+
+def test_the_speed_of_a_step_has_the_times_that_it_is_the_ratio_of():
+    speed = CriterionResult("step-speedup", "target", True, "", 2.58, target=1.4, unit="x")
+    times = {"step_us": 4704.9, "shipped": {"step_us": 12151.0}}
+    verdict = msgspec.structs.replace(made_up.passed(), measurement=times)
+    expected = "12.2 ms → 4.70 ms a step, on the check's own data"
+    assert verdict_words.describe_step_times(verdict, speed) == expected
+    assert not verdict_words.describe_step_times(verdict, made_up.DATA_WAIT)
+    assert not verdict_words.describe_step_times(made_up.passed(), speed), "not measured"
 
 
 def test_a_fault_has_the_target_that_it_misses():

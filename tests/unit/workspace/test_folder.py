@@ -648,7 +648,7 @@ class TestNextStep:
             progress.load_progress(),
         ).command
 
-    def test_look_explain_change_check_go_on(self, workspace):
+    def test_look_explain_change_check_go_on(self, workspace, monkeypatch):
         assert self.next(workspace) == "lab profile"
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text("{}"))
         assert self.next(workspace) == "lab report"  # of a capture, `lab profile` shows the top
@@ -657,15 +657,19 @@ class TestNextStep:
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)
         commit(workspace, answers, "0001-torch")
-        step = next_step.next_here(
+        here = (
             workspace,
             load_attempts(workspace),
             load_record(workspace),
             catalog.load_labs(),
             progress.load_progress(),
         )
+        step = next_step.next_here(*here)
         assert step.command == "lab report", "nothing has been changed yet"
-        assert "measured" not in step.why, "a check comes before the tool's answers"
+        assert step.why == "It now names the causes that it finds."
+        with monkeypatch.context() as patch:
+            patch.setattr(catalog.Lab, "predicts_memory", lambda *_: True)
+            assert next_step.next_here(*here).why == "It now says what it finds.", "no causes"
         note_report(workspace, "0001-torch")
         assert self.next(workspace) == "edit work.py", "the report was looked at"
         (workspace.root / "work.py").write_text("raise SystemExit")

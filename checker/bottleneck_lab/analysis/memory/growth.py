@@ -65,9 +65,18 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """The program's line that ran at the peak; empty if none is known."""
     held_after_steps: int = 0
     """The steps after which the `holders` hold what they do."""
+    first_record_bytes: int = 0
+    """What the first record adds to the level before it, which `first_bytes` is the one after; 0 if
+    levels were not recorded.
+    """
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
     holders: list[Holder] = []
+
+    @property
+    def start_bytes(self) -> int:
+        """Bytes that were there before the first record."""
+        return self.first_bytes - self.first_record_bytes
 
     @property
     def hides_growth(self) -> bool:
@@ -134,7 +143,8 @@ def _use(
     timeline: Timeline, rows: MemoryTable, rank: int, device: int, driver_calls: int
 ) -> MemoryUse:
     # Old captures record changes only: the level is their sum, from an unknown beginning.
-    level = rows.allocated if (rows.allocated >= 0).any() else np.cumsum(rows.bytes)
+    recorded = bool((rows.allocated >= 0).any())
+    level = rows.allocated if recorded else np.cumsum(rows.bytes)
     steps = step_rows(timeline)
     ends = np.sort(steps.end[steps.rank == rank])
     at = np.searchsorted(rows.start, ends, side="right") - 1
@@ -161,6 +171,7 @@ def _use(
         device=device,
         peak_bytes=int(level.max()),
         first_bytes=int(level[0]),
+        first_record_bytes=int(rows.bytes[0]) * recorded,
         last_bytes=int(level[-1]),
         growth_bytes_per_step=growth_a_step(levels),
         steps=len(levels),

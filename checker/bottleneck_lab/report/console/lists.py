@@ -32,8 +32,8 @@ from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
     changes_between_steps,
-    describe_late_freeing,
     describe_late_lines,
+    describe_left_behind,
     describe_peak_without_steps,
     list_peak,
 )
@@ -149,7 +149,7 @@ def print_memory(
             levels, level, parts, listed = level, "", (), ()
         elif len(parts) > 2:
             level = ""
-        falls = describe_late_freeing(use, blind=summary.blind)
+        falls = describe_left_behind(use, blind=summary.blind)
         sentences = (level, describe_peak_without_steps(use), falls)
         rows.append(((levels, sentences, parts, listed), use))
     for (levels, sentences, parts, listed), alike in group_alike(rows)[:TOP]:

@@ -101,7 +101,7 @@ def render_summary(summary: Summary, console: Console, *, whole: bool = False) -
     print_lines(sheet, summary)
     if summary.blind:
         sheet.blank()
-        sheet.line(capture_words.MEASURES if summary.measures else capture_words.BLIND, indent=1)
+        sheet.line(capture_words.describe_hidden(summary), indent=1)
     elif not summary.of_memory:
         print_findings(sheet, summary)
     lists = {
@@ -131,7 +131,7 @@ def _print_memory_first(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
     if not summary.blind:
         print_findings(sheet, summary, whole=whole)
     sheet.blank()
-    for text in (capture_words.OF_TIME, capture_words.BLIND * summary.blind):
+    for text in filter(None, (capture_words.OF_TIME, capture_words.describe_hidden(summary))):
         sheet.line(text, indent=1)
 
 
@@ -147,9 +147,7 @@ def render_top(summary: Summary, rest: str, console: Console) -> None:
         _print_parts(sheet, summary, wall_parts(summary.devices), number="")
         _print_strips(sheet, summary)
     sheet.blank()
-    sheet.line(
-        capture_words.describe_rest(rest, blind=summary.blind, measures=summary.measures), indent=1
-    )
+    sheet.line(capture_words.describe_rest(rest, summary), indent=1)
 
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:

@@ -146,7 +146,8 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
     sign, style = marks[criterion.holds]
     if criterion.holds:
         label = criterion_label(verdict.lab, verdict.device, criterion.id)
-        figure = _figure(criterion)
+        times = verdict_words.describe_step_times(verdict, criterion)
+        figure = "; ".join(filter(None, (_figure(criterion), times)))
         if criterion.corrected is True:
             figure = "right now, and wrong in your first diagnosis"
             if criterion.sentence.endswith(RESTED_ON_WRONG_CAUSE):
@@ -173,6 +174,8 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         sheet.line(Text.assemble((bar, style), sheet.safe(f"  {figure}".rstrip())), indent=3)
     elif gauge and figure:  # a bar of one value would show no more
         sheet.line(f"Measured: {figure}.", indent=3)
+    if times := verdict_words.describe_step_times(verdict, criterion):
+        sheet.line(f"{times}.", indent=3, style="dim")
 
 
 def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:

@@ -93,7 +93,7 @@ def render_html(**content: Any) -> str:
     sections = {name: SECTIONS[name](page) for name in order}
     warning = page.warning
     if not warning and page.capture and page.blind:
-        warning = capture_words.MEASURES if page.capture.summary.measures else capture_words.BLIND
+        warning = capture_words.describe_hidden(page.capture.summary)
     body = join(
         [
             _header(page.title, page.verdict, page.emulated, warning, sections),

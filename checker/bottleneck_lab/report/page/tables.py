@@ -29,8 +29,8 @@ from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
     describe_growth,
-    describe_late_freeing,
     describe_late_lines,
+    describe_left_behind,
     describe_peak_without_steps,
 )
 from bottleneck_lab.report.page import charts
@@ -340,7 +340,7 @@ def memory_tables(summary: Summary) -> Markup | None:
     cells = [
         [
             _device(summary, row.rank, row.device),
-            words.format_bytes(row.first_bytes),
+            words.format_bytes(row.start_bytes),
             words.format_bytes(row.peak_bytes),
             describe_growth(row),
             f"{row.allocations:,}",
@@ -360,7 +360,7 @@ def memory_tables(summary: Summary) -> Markup | None:
             ),
             chart,
             tag("p", describe_peak_without_steps(use), class_="soft"),
-            tag("p", describe_late_freeing(use, blind=summary.blind), class_="soft"),
+            tag("p", describe_left_behind(use, blind=summary.blind), class_="soft"),
         )
         for use in summary.memory
         if (chart := charts.memory_chart(use))

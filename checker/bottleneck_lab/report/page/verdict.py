@@ -80,6 +80,7 @@ def verdict_section(verdict: Verdict) -> Section:
             target = verdict_words.format_target(each)
             value = verdict_words.format_measured(each)
             figures.insert(0, f"{value}, wanted {target}" if target else value)
+        figures.append(verdict_words.describe_step_times(verdict, each))
         figures.append(verdict_words.format_interval(each))
         line = tag("p", " · ".join(filter(None, figures)), class_="soft")
         drawn.append(
