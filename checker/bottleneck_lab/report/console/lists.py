@@ -48,8 +48,8 @@ def print_gaps(
     sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
 ) -> None:
     """Print the first `top` gaps: the number that `lab report --gap` takes, when it began, its
-    length, how many times one of that length comes before the same work, and, of several devices,
-    on which. Those that devices have in common are one.
+    length, how many alike there are, as long and before the same work, of which it is the first,
+    and, of several devices, on which. Those that devices have in common are one.
     """
     rows, many = [], len(summary.devices) > 1
     for number, use, gap in gaps:
@@ -64,7 +64,7 @@ def print_gaps(
             where = device_names([use for _, use in of_devices], summary)
         alike.append(((length, where, after), (of_devices[0][0], at)))
     if alike:
-        sheet.path(f"{'gap':>4} {'begins':>9} {'lasts':>9} {'times':>6}  before", indent=1)
+        sheet.path(f"{'gap':>4} {'first at':>9} {'lasts':>9} {'alike':>6}  before", indent=1)
     for (length, where, after), of_length in group_alike(alike)[:top]:
         number, at = of_length[0]
         lead = sheet.safe(f"{number:>4} {at:>9} {length:>9} {len(of_length):>6}  ")
