@@ -304,7 +304,7 @@ def test_gaps_of_one_length_before_the_same_work_are_one_line(draw):
     uses = [replace(use, largest_gaps=[*alike, other])]
     text = draw(render_summary, evidence_only(replace(summary, devices=uses)))
     listed = text.partition("longest gaps")[2].partition("\n\n")[0]
-    assert "gap begins lasts times before" in " ".join(listed.split())
+    assert "gap first at lasts alike before" in " ".join(listed.split())
     rows = re.findall(r"^ +(\d+) .* (\d+)  \S", listed, re.MULTILINE)
     assert rows == [("1", "3"), ("4", "1")]
 
