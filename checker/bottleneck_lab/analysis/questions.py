@@ -59,22 +59,6 @@ _EARLIER = f"""SELECT count(*) FROM device JOIN counted ON counted.rank = device
                                 AND runtime.rank = device.rank
                             WHERE device.kind != 'sync' AND runtime.rank IS NULL"""
 """How much work on devices no recorded call launched: it was queued before the capture began."""
-_AWAITED = """SELECT line, duration FROM waits
-                    UNION ALL
-                    SELECT line, done - start FROM (
-                        SELECT runtime.line, runtime.start,
-                               (SELECT max(device."end") FROM device
-                                WHERE device.rank = runtime.rank AND device.kind != 'sync'
-                                  AND device."end" <= runtime."end") AS done
-                        FROM runtime JOIN counted ON counted.rank = runtime.rank
-                          AND runtime.start >= counted.start AND runtime.start < counted.host_end
-                        WHERE runtime.name = 'cudaMalloc'
-                          AND EXISTS (SELECT 1 FROM device WHERE name LIKE 'emulated: %'))
-                    WHERE done > start"""
-"""The host's waits, and those inside a `cudaMalloc` on the emulated device: there it waits until
-the device has done all that is queued, and only then for the driver. On a GPU, work that runs
-meanwhile need not be waited for.
-"""
 _STEPS = f"""(SELECT count(*) AS many FROM ranges JOIN counted
                     ON counted.rank = ranges.rank AND ranges.start >= counted.start
                       AND ranges.start < counted.host_end
@@ -108,7 +92,7 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 _BUDGET = (
     "saves percent: by how much a step is shorter without this line alone, while others still wait;"
     " `--without 9 --without 12-14` says it of several. Means over all steps and ranks. Launches"
-    " are those of these steps, of kernels and copies; a backward's count for {backward}.{waiting}"
+    " are those of these steps, of kernels and copies; a backward's count for {backward}."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
@@ -146,6 +130,23 @@ class Question:
         """Return the first rows of the answer."""
         answer = query(timeline, dedent(self.sql).strip(), self.most, limit_s=limit_s)
         return self.complete(answer, timeline) if self.complete else answer
+
+
+_ALLOCATIONS = f"""
+    SELECT runtime.line, sum(runtime.duration) / 1e6 / many AS ms
+    FROM runtime JOIN counted
+      ON counted.rank = runtime.rank AND runtime.start >= counted.start
+        AND runtime.start < counted.host_end
+    JOIN {_STEPS} AS steps
+    WHERE runtime.name = 'cudaMalloc' AND runtime.line != '' GROUP BY 1 ORDER BY 2 DESC
+"""
+
+
+def time_of_allocations(timeline: Timeline) -> dict[str, float]:
+    """Return how long each line asks the driver for memory (ms a step), which a budget has in the
+    line's time on the host.
+    """
+    return dict(query(timeline, dedent(_ALLOCATIONS).strip(), SAVINGS_OF).rows)
 
 
 SAVINGS_OF = 20
@@ -255,8 +256,7 @@ QUESTIONS = (
         "What does a step take on the host and on the device, part by part?",
         f"""
         WITH marked AS MATERIALIZED ({_MARKED}),
-        waited AS MATERIALIZED (
-            SELECT count(*) AS times, sum(duration) AS ns FROM ({_AWAITED})),
+        waited AS MATERIALIZED (SELECT count(*) AS times, sum(duration) AS ns FROM waits),
         worked AS MATERIALIZED (
             SELECT CASE kind WHEN 'copy' THEN 'copying' WHEN 'kernel' THEN 'computing' ELSE kind
                    END AS part, count(*) AS times, sum(duration) AS ns
@@ -304,8 +304,7 @@ QUESTIONS = (
             JOIN counted ON counted.rank = python.rank
               AND python.start < counted.host_end AND python."end" > counted.start
             WHERE threads.tid LIKE '{LINES_OF}%' GROUP BY 1),
-        awaited AS MATERIALIZED ({_AWAITED}),
-        waited AS (SELECT line, sum(duration) AS ns FROM awaited GROUP BY line),
+        waited AS (SELECT line, sum(duration) AS ns FROM waits GROUP BY line),
         started AS ({_STARTED}),
         parts AS (
             SELECT 1 AS nth, part, started.launches AS starts,
@@ -324,7 +323,7 @@ QUESTIONS = (
                             AND device.start >= counted.start AND device.start < counted."end"
                           WHERE kind != 'sync') AS starts,
                          ({_EARLIER}) AS earlier,
-                         (SELECT sum(duration) FROM awaited) AS waiting,
+                         (SELECT sum(duration) FROM waits) AS waiting,
                          (SELECT sum(duration) FROM recorded) AS recorded,
                          (SELECT sum(duration) FROM idle) AS idle)),
         others AS (
@@ -357,10 +356,8 @@ QUESTIONS = (
           AND (nth != 5 OR device IS NOT NULL)
         ORDER BY nth, slower DESC, max(host, coalesce(device, 0)) DESC, starts DESC, part
         """,
-        notes=_BUDGET.format(backward="the line of the forward", waiting=""),
-        emulated_notes=_BUDGET.format(
-            backward="the line that calls it", waiting=" A `cudaMalloc` waits for the device, too."
-        ),
+        notes=_BUDGET.format(backward="the line of the forward"),
+        emulated_notes=_BUDGET.format(backward="the line that calls it"),
         most=60,
         without="no steps are marked, or no lines were recorded: `lab profile --stack` records"
         " them",

@@ -90,6 +90,9 @@ LEAST_PART = 0.02
 LAB_EVENTS = 1_000_000
 """More than any lab's capture has. What only a lab asks for is not worth a replay of more."""
 
+WAITING_LINES = 12
+"""Of so many lines that wait a summary says what the program gains without each: a replay each."""
+
 STEPS_WITH_EDGES = 5
 """Of this many steps the first and the last are no part of the spread."""
 
@@ -165,10 +168,10 @@ class Summary(msgspec.Struct, frozen=True):
     """Share of the wall time in which the host was on the line that waits longest for the device;
     see `analysis.host.syncs.longest_waiting_line`.
     """
-    longest_wait_gain: float | None = None
-    """How many times as fast the program would be without all that the line does that waits longest
-    for the device, while others still wait; where no lines were recorded, the operator, or the
-    call. None where nothing waits for long, and in captures of more than LAB_EVENTS.
+    gains_without_waits: dict[str, float] = {}
+    """How many times as fast the program would be without all that a line does, while others still
+    wait, by the lines that wait longest for the device; where no lines were recorded, the operator,
+    or the call. Empty where nothing waits for long, and in captures of more than LAB_EVENTS.
     """
     idle_after_waits: dict[str, int] = {}
     """How long devices were idle after the host's waits (ns), by the line that waited; where no
@@ -204,6 +207,12 @@ class Summary(msgspec.Struct, frozen=True):
     """
     startup_in_step_ns: int = 0
     """Most that a rank's first step holds of the start-up, which `step_mean_ns` leaves out."""
+
+    @property
+    def longest_wait_gain(self) -> float | None:
+        """The gain without the line that waits longest, if it is known."""
+        longest = waits_by_line(self.syncs).most_common(1)
+        return self.gains_without_waits.get(longest[0][0]) if longest else None
 
 
 class Analysis(NamedTuple):
@@ -312,7 +321,7 @@ def _summary(
         batches_per_step=_batches_per_step(timeline, seen.devices, len(work.steps)),
         longest_line_share=work.longest_line_share,
         waiting_line_share=host.waiting_line_share,
-        longest_wait_gain=_longest_wait_gain(seen, timeline.events),
+        gains_without_waits=_gains_without_waits(seen, timeline.events),
         idle_after_waits=_idle_after_waits(seen.devices),
         sides=sides,
     )
@@ -516,16 +525,17 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
     return gains
 
 
-def _longest_wait_gain(evidence: Evidence, events: int) -> float | None:
-    """Return how many times as fast the program would be without the line that waits longest; None
-    where none does for long, and in a capture of too many events.
+def _gains_without_waits(evidence: Evidence, events: int) -> dict[str, float]:
+    """Return how many times as fast the program would be without each of the lines that wait
+    longest; empty where none does for long, and in a capture of too many events.
     """
-    if events > LAB_EVENTS:
-        return None
-    for line, wait_ns in waits_by_line(evidence.syncs).most_common(1):
-        if (share := wait_ns / evidence.time_ns) >= LEAST_PART:
-            return evidence.gain(Removal(scopes=(line,)), share)
-    return None
+    waits = waits_by_line(evidence.syncs)
+    if events > LAB_EVENTS or max(waits.values(), default=0) < LEAST_PART * evidence.time_ns:
+        return {}
+    return {
+        line: evidence.gain(Removal(scopes=(line,)), wait_ns / evidence.time_ns)
+        for line, wait_ns in waits.most_common(WAITING_LINES)
+    }
 
 
 def _host_share(timeline: Timeline, times_of: Callable[[int], iv.Intervals]) -> float:

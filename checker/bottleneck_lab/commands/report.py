@@ -17,7 +17,13 @@ from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.quality import judge_quality
 from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
-from bottleneck_lab.analysis.questions import NO_ROWS, QUESTIONS, Question, find_question
+from bottleneck_lab.analysis.questions import (
+    NO_ROWS,
+    QUESTIONS,
+    Question,
+    find_question,
+    time_of_allocations,
+)
 from bottleneck_lab.analysis.selection import parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.what_if.gain import replayed
@@ -51,6 +57,7 @@ from bottleneck_lab.report.budget import (
     WORTH_A_WORD,
     Change,
     derive_most_saved,
+    describe_allocations,
     describe_change,
     describe_sides,
     find_parts,
@@ -143,7 +150,7 @@ Without = Annotated[
         "--without",
         metavar="LINE",
         help=(
-            "ask budget: what is left without these lines, 31, 13-18 or train.py:31, or the row"
+            "ask budget: what is left without these lines, 31,13-18 or train.py:31, or the row"
             " that begins so; repeatable."
         ),
     ),
@@ -533,12 +540,19 @@ def _query(
         (derive_most_saved(result) if sums else "", None),
         (notes, "dim"),
         (describe_fixed_prices(texts), None),
+        (_allocations(subject, question), None),
     ]
     for number, (text, style) in enumerate(each for each in paragraphs if each[0]):
         say(f"\n{text}" if number else text, style=style)
     if result.cut:
         shown = f"Only the first {len(result.rows):,} rows are shown"
         note(f"{shown}." if question else f"{shown}: add a LIMIT or a condition.")
+
+
+def _allocations(subject: Subject, question: Question | None) -> str:
+    """Return what a budget says of `cudaMalloc`; empty for other questions."""
+    of_lines = question is not None and question.name == "budget"
+    return describe_allocations(time_of_allocations(subject.timeline())) if of_lines else ""
 
 
 def _warn_of_quality(timeline: Timeline) -> None:

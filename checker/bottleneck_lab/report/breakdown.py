@@ -502,8 +502,9 @@ def describe_removal(
     if left == rest:
         return f"Without that time, {alike}, {would_be}{each}. {more}"
     if left_ns < rest_ns:
-        reason = f"less {apart} in which the host and the device would then work at once"
-    elif part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
+        at_once = "the host and the device would also work at once"
+        return f"Without that time, {alike}, {at_once}: {would_be}{each}. {more}"
+    if part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = f"and {apart} more, as the ranks would still wait for one another"
     elif part.key in ("communication", "copy"):
         reason = (
@@ -520,22 +521,30 @@ def describe_removal(
     return f"Without that time, {alike}, {rest} would be left{each}, {reason}: {would_be}. {more}"
 
 
+LEAST_WAIT = 0.005
+"""A line that waits for less than this share (0-1) of the time hardly waits."""
+
+
 class Wait(NamedTuple):
     """The waits at one place: who waited and for what, its source, how long it waited, and how long
-    devices were idle afterwards, ns; with the rows that they are the sum of.
+    devices were idle afterwards, ns; with the rows that they are the sum of. `saved`: the share
+    (0-1) by which a step is shorter without the line, None where that is not known.
     """
 
     name: str
     code: str
     waiting_ns: int
     idle_ns: int
+    saved: float | None
     rows: list[SyncRow]
 
 
 def waits_by_cost(summary: Summary) -> list[Wait]:
     """Return the host's waits by line, or by operator or call where none was recorded, each
-    described by its longest; those first after which devices were idle longest.
+    described by its longest: where savings are known the longest first, else those after which
+    devices were idle longest.
     """
+    gains = summary.gains_without_waits if any(row.line for row in summary.syncs) else {}
     places = group_alike((row.line or row.caused_by or row.name, row) for row in summary.syncs)
     waits = [
         Wait(
@@ -543,18 +552,26 @@ def waits_by_cost(summary: Summary) -> list[Wait]:
             summary.code.get(rows[0].line, ""),
             sum(row.total_ns for row in rows),
             summary.idle_after_waits.get(place, 0),
+            1 - 1 / gains[place] if place in gains else None,
             rows,
         )
         for place, rows in places
     ]
-    return sorted(waits, key=lambda wait: (-wait.idle_ns, -wait.waiting_ns))
+    return sorted(waits, key=lambda wait: (-wait.idle_ns * (not gains), -wait.waiting_ns))
 
 
-def split_waits(waits: Sequence[Wait], most: int) -> tuple[list[Wait], list[Wait]]:
-    """Return the first `most` of the waits, with the one that waits longest, and the others."""
+def split_waits(summary: Summary, most: int) -> tuple[list[Wait], list[Wait]]:
+    """Return the first `most` of the host's waits, with the one that waits longest, and the others.
+
+    Lines that hardly wait are others where savings are told: what a step saves without such a line
+    is not its wait.
+    """
+    waits = waits_by_cost(summary)
     longest = max(waits, key=lambda wait: wait.waiting_ns)
-    named = [*waits[:most], *(wait for wait in waits[most:] if wait is longest)]
-    return named, [wait for wait in waits[most:] if wait is not longest]
+    least_ns = LEAST_WAIT * sum(use.wall_ns for use in summary.devices)
+    named = [wait for wait in waits[:most] if wait.saved is None or wait.waiting_ns >= least_ns]
+    named += [longest] * (longest not in named)
+    return named, [wait for wait in waits if wait not in named]
 
 
 def describe_short_gaps(devices: Sequence[DeviceUse]) -> str:

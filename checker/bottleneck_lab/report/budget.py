@@ -5,7 +5,7 @@ and what is left without some lines and with other work.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -30,16 +30,23 @@ _ADDED = re.compile(
     r"(?P<count>[1-9]\d*)|((?P<side>device):)?(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)"
     r"|((?P<calls>[1-9]\d*) ?\* ?)?(?P<operator>[A-Za-z_][\w.]*)"
 )
+_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _OWN_WORK = ", without what your own code takes there: `--with device:0.2ms` adds it"
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
 def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
-    """Return the names of the parts that are `left_out`, each given as `31`, `13-18`, `train.py:31`
-    or the beginning of its name. Raises UsageError for one that is not there or is not clear.
+    """Return the names of the parts that are `left_out`, each given as `31`, `13-18`, several of
+    these with commas, `train.py:31` or the beginning of its name. Raises UsageError for one that is
+    not there or is not clear.
     """
     rows = _rows(answer)
-    return list(dict.fromkeys(part for each in left_out for part in _parts_of(each, rows)))
+    given = [
+        each
+        for text in left_out
+        for each in (text.split(",") if _NUMBERS.fullmatch(text) else [text])
+    ]
+    return list(dict.fromkeys(part for each in given for part in _parts_of(each, rows)))
 
 
 class Change(NamedTuple):
@@ -112,7 +119,7 @@ def describe_change(
         if parts and alone is not None:
             added_ms = host.new + device.new if change.added else None
             lines.append(_describe_alone(now_ms, now_ms / alone, taken, added_ms))
-        lines.append(f"For a prediction, all waits gone as well: {takes}.")
+        lines.append(f"If all other waits end as well, {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms
@@ -184,6 +191,21 @@ def derive_most_saved(answer: QueryResult) -> str:
     return (
         f"Without {line[1]}({line[2]}) a step takes {terms}{format_rounded(after_ms)} ms, which"
         f" saves {saved[part]:.1f}%.{moved}"
+    )
+
+
+def describe_allocations(ms: Mapping[str, float]) -> str:
+    """Return how much of the lines' times on the host is `cudaMalloc`; empty where it is little."""
+    told = [
+        f"{format_rounded(each)} ms of {match[1]}({match[2]})"
+        for line, each in ms.items()
+        if each >= LEAST_MS and (match := LINE.match(without_folders(line)))
+    ]
+    if not told:
+        return ""
+    return (
+        "Asking the driver for memory is in the host's time, with its wait for the device:"
+        f" `cudaMalloc` takes {' and '.join(told)}."
     )
 
 

@@ -96,7 +96,10 @@ COST_OF_WAITS = (
     "A wait costs the idle time after it: the device has nothing to do until the host has launched"
     " more."
 )
-SAVED_WITHOUT = "What a step saves without a line is neither: `--ask budget` says it."
+SAVED_WITHOUT = (
+    "saves: by how much a step is shorter without this line, its launches included, while others"
+    " still wait. `--ask budget` has it of every line."
+)
 WORKS_MEANWHILE = "During most of the waiting, the device works."
 
 ONLY_IDLE = (
@@ -327,11 +330,13 @@ def title_waits(summary: Summary) -> str:
     return f"{_WAITED}{', in a step' * bool(summary.steps)}"
 
 
-def explain_waits(rows: Sequence[SyncRow], *, costs: bool = True) -> str:
-    """State what a wait `costs`, and that the device works during most waits, if it does."""
+def explain_waits(rows: Sequence[SyncRow], *, saves: bool, costs: bool = True) -> str:
+    """State what it means that a step `saves` so much, or else what a wait `costs`; and that the
+    device works during most waits, if it does.
+    """
     works = 2 * sum(row.busy_ns for row in rows) > sum(row.total_ns for row in rows)
-    lines = any(row.line for row in rows)
-    return " ".join([COST_OF_WAITS] * costs + [WORKS_MEANWHILE] * works + [SAVED_WITHOUT] * lines)
+    first = [SAVED_WITHOUT] if saves else [COST_OF_WAITS] * costs
+    return " ".join(first + [WORKS_MEANWHILE] * works)
 
 
 def describe_awaited(row: SyncRow) -> str:

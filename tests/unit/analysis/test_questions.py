@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab.analysis.device.graphs import find_graph_nodes
 from bottleneck_lab.analysis.host.startup import find_startup
 from bottleneck_lab.analysis.query import query
-from bottleneck_lab.analysis.questions import QUESTIONS, ask
+from bottleneck_lab.analysis.questions import QUESTIONS, ask, time_of_allocations
 from bottleneck_lab.analysis.selection import figures_within, select
 from bottleneck_lab.analysis.steps.figures import find_step_figures
 from bottleneck_lab.analysis.steps.window import Window
@@ -18,6 +18,7 @@ from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.breakdown import describe_capture
+from bottleneck_lab.report.budget import describe_allocations
 from bottleneck_lab.report.capture_words import describe_startup
 from bottleneck_lab.report.page.tables import kernels_table
 from bottleneck_lab.trace import load, merge_ranks
@@ -253,29 +254,28 @@ def test_a_budget_begins_with_what_saves_most(loaded):
     assert first < second
 
 
-@pytest.mark.parametrize(("name", "waiting_ms"), [("emulated: mm", 0.03), ("gemm", None)])
-def test_an_allocation_on_the_emulated_device_waits_and_then_works(loaded, name, waiting_ms):
-    """Of 50 µs, 30 pass until the device is done. On a GPU nothing tells that these are a wait."""
+def test_a_budget_s_host_times_name_their_allocations(loaded):
+    """Two steps of 100 µs; in each, 50 µs of line 10 are the driver's, of line 9 once 4."""
     rows = []
     for number, begin in ((0, 0), (1, 100)):
         rows += [
             event("user_annotation", f"ProfilerStep#{number}", begin, 100),
             event("python_function", "train.py(9): step", begin, 30, tid="lines of 1"),
             event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8, correlation=number + 1),
-            kernel(name, begin + 30, 40, number + 1),
+            kernel("gemm", begin + 30, 40, number + 1),
             event("python_function", "train.py(10): step", begin + 30, 60, tid="lines of 1"),
             event("cuda_runtime", "cudaMalloc", begin + 40, 50),
         ]
-    timeline = loaded(*rows)
+    timeline = loaded(*rows, event("cuda_runtime", "cudaMalloc", 22, 4))
     parts = {row["part"]: row for row in answers(timeline, "budget")}
-    waited = waiting_ms or 0.0
-    assert parts["train.py(10): step"]["waiting_ms"] == waiting_ms
-    assert parts["train.py(10): step"]["host_ms"] == pytest.approx(0.06 - waited)
-    assert parts["sum"]["host_ms"] == pytest.approx(0.1 - waited)
-    assert parts["a step now"]["host_ms"] == pytest.approx(0.1)
-    step = {row["part"]: row["ms_a_step"] for row in answers(timeline, "step")}
-    assert step.get("waiting for the device") == waiting_ms
-    assert step["all but waits"] == pytest.approx(0.1 - waited)
+    assert parts["train.py(10): step"]["host_ms"] == pytest.approx(0.06)
+    times = time_of_allocations(timeline)
+    assert times == {
+        "train.py(10): step": pytest.approx(0.05),
+        "train.py(9): step": pytest.approx(0.002),
+    }
+    assert describe_allocations(times).endswith("`cudaMalloc` takes 0.05 ms of train.py(10).")
+    assert describe_allocations({}) == ""
 
 
 def test_a_step_adds_up_where_the_device_is_behind_and_its_streams_overlap(loaded):

@@ -76,7 +76,7 @@ def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, 
     assert first == f"Left out: {taken}."
     assert alone.startswith("To compare causes, only this gone while other lines still wait: ")
     assert "4.76 ms a step, which saves 32.0%: 1.47 times as fast." in alone
-    assert gain.startswith("For a prediction, all waits gone as well: ")
+    assert gain.startswith("If all other waits end as well, ")
     assert gain.endswith(" times as fast.")
     assert rest == [
         f"  host    {host}",
@@ -108,7 +108,7 @@ def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "For a prediction, all waits gone as well: a step takes about 2.75"
+        "If all other waits end as well, a step takes about 2.75"
         " ms instead of 7.00 ms: 2.55 times as fast."
     )
 
@@ -221,6 +221,12 @@ def test_less_work_on_the_device_scales_what_is_left_of_its_sum():
 def test_what_is_neither_launches_nor_a_time_is_refused(given):
     with pytest.raises(UsageError, match="neither launches, an operator nor a time"):
         describe_change(ANSWER, [], Change(added=[given]))
+
+
+def test_several_lines_are_given_with_commas():
+    assert find_parts(ANSWER, ["train.py:31", "32,32-40"]) == find_parts(ANSWER, ["train.py:30-40"])
+    with pytest.raises(UsageError, match="'33' is no line"):
+        find_parts(ANSWER, ["32,33"])
 
 
 def test_a_number_that_two_files_have_is_refused_with_both():

@@ -57,7 +57,7 @@ from bottleneck_lab.report.memory_words import ALLOCATED_ONLY
 from bottleneck_lab.report.page.comparison import comparison_section
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.summary import findings_section, time_section
-from bottleneck_lab.report.page.tables import memory_tables, workers_table
+from bottleneck_lab.report.page.tables import memory_tables, waits_table, workers_table
 from bottleneck_lab.report.page.verdict import verdict_section
 from bottleneck_lab.report.words import format_duration
 from bottleneck_lab.trace import load
@@ -1026,6 +1026,29 @@ def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
     beside = [replace(wait, busy_ns=1_900_000), other]
     text = " ".join(draw(render_summary, replace(summary, syncs=beside)).split())
     assert "During most of the waiting, the device works" in text
+
+
+def test_waits_stand_beside_what_a_step_saves_without_their_lines(draw):
+    """Where a replay has told that, what waits longest comes first, and lines that hardly wait are
+    summed up: without them a step would lack more than a wait.
+    """
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    (use,) = summary.devices
+    names = [f"train.py({number}): main" for number in (31, 27, 29)]
+    syncs = [
+        SyncRow("cudaStreamSynchronize", "", 3, 1.0, use.wall_ns * share // 1000, line)
+        for line, share in zip(names, (100, 200, 1), strict=True)
+    ]
+    gains = dict(zip(names, (1.25, 1.01, 1.5), strict=True))
+    costs = dict.fromkeys(names, use.wall_ns // 10)
+    shown = replace(summary, syncs=syncs, gains_without_waits=gains, idle_after_waits=costs)
+    table = draw(render_summary, shown).split("Where the host waited for the device")[1]
+    rows = re.findall(r"^ +[\d.]+ [mµn]s +(\S+%)?  (\S.*)$", table.split("saves:")[0], re.MULTILINE)
+    assert rows == [("1.0%", names[1]), ("20.0%", names[0]), ("", "1 other place")]
+    assert "idle after" not in table
+    page = str(waits_table(shown))
+    assert "saves" in page
+    assert "20.0%" in page
 
 
 def test_the_place_that_waits_longest_is_named_wherever_it_stands(draw):

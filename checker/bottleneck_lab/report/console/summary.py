@@ -388,8 +388,9 @@ def _print_longest_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
 
 
 def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "") -> None:
-    """Print where the host waited beside how long the device was idle afterwards, which is what it
-    costs; or in one line that it hardly waited, unless `whole`.
+    """Print where the host waited beside what a step saves without the line, or how long the device
+    was idle afterwards where that is not known; or in one line that it hardly waited, unless
+    `whole`.
     """
     waits, wall_ns = waits_by_cost(summary), _wall_ns(summary)
     if not waits:
@@ -401,20 +402,23 @@ def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "
         sheet.line(f"{little} of the wall time.")
         return
     sheet.heading(f"{number}{capture_words.title_waits(summary)}")
-    sheet.path(f"{'waiting':>8} {'idle after':>11}", indent=1)
-    rows, rest = split_waits(waits, TOP)
+    saves = waits[0].saved is not None
+    sheet.path(f"{'waiting':>8} {'saves' if saves else 'idle after':>11}", indent=1)
+    rows, rest = split_waits(summary, TOP)
     if rest:
         waiting_ns, after_ns = (sum(ns) for ns in zip(*map(_times, rest), strict=True))
-        rows.append(Wait(counted(len(rest), "other place"), "", waiting_ns, after_ns, []))
+        rows.append(Wait(counted(len(rest), "other place"), "", waiting_ns, after_ns, None, []))
     for wait in rows:
-        waiting, idle = (
+        waiting, cost = (
             words.format_duration(ns / max(len(summary.steps), 1)) for ns in _times(wait)
         )
-        lead = f"{waiting:>8} {idle:>11}  "
+        if saves:
+            cost = "" if wait.saved is None else f"{wait.saved:.1%}"
+        lead = f"{waiting:>8} {cost:>11}  "
         sheet.line(wait.name, lead=lead, indent=1)
         sheet.source(wait.code, indent=len(lead) + 1)
     # Where waits are the largest block, what they cost stands above.
-    if explained := capture_words.explain_waits(summary.syncs, costs=not number):
+    if explained := capture_words.explain_waits(summary.syncs, saves=saves, costs=not number):
         sheet.line(explained, indent=1, style="dim")
 
 

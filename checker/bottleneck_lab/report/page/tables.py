@@ -13,6 +13,7 @@ import msgspec
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import capture_words, words
 from bottleneck_lab.report.breakdown import (
+    Wait,
     costly_lines,
     costly_operators,
     describe_collectives,
@@ -256,11 +257,12 @@ def collectives_table(summary: Summary) -> Markup | None:
 
 
 def waits_table(summary: Summary) -> Markup | None:
-    """Render where the host waited, for what, and how long the device was idle after the waits of a
-    line, beside its longest; lines that cost most first. Times are those in a step, where there are
-    steps.
+    """Render where the host waited, for what, and what a step saves without the line or, where that
+    is not known, how long the device was idle after its waits; lines that cost most first. Times
+    are those in a step, where there are steps.
     """
-    steps = max(len(summary.steps), 1)
+    steps, waits = max(len(summary.steps), 1), waits_by_cost(summary)
+    saves = bool(waits) and waits[0].saved is not None
     cells = [
         [
             _line(summary, row.line, row.line or row.name),
@@ -269,9 +271,9 @@ def waits_table(summary: Summary) -> Markup | None:
             words.format_duration(row.total_ns / steps),
             _name(capture_words.describe_awaited(row)),
             words.format_duration(row.awaited_ns / steps) if row.awaited else "",
-            words.format_duration(wait.idle_ns / steps) if row is wait.rows[0] else "",
+            _cost_of(wait, steps, saves=saves) if row is wait.rows[0] else "",
         ]
-        for wait in waits_by_cost(summary)
+        for wait in waits
         for row in wait.rows
     ][:TOP]
     head = [
@@ -281,11 +283,18 @@ def waits_table(summary: Summary) -> Markup | None:
         "waiting",
         "longest for",
         "which ran for",
-        "idle after",
+        "saves" if saves else "idle after",
     ]
     title = capture_words.title_waits(summary)
-    caption = f"{title}. {capture_words.explain_waits(summary.syncs)}"
+    caption = f"{title}. {capture_words.explain_waits(summary.syncs, saves=saves)}"
     return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5, 6))
+
+
+def _cost_of(wait: Wait, steps: int, *, saves: bool) -> str:
+    """Return what the waits of a line cost, as the table has it."""
+    if not saves:
+        return words.format_duration(wait.idle_ns / steps)
+    return "" if wait.saved is None else f"{wait.saved:.1%}"
 
 
 def copies_table(summary: Summary) -> Markup | None:
