@@ -92,7 +92,10 @@ def command(
     if status:
         say(f"The workload exited with status {status}.", style="red")
         if output.is_out_of_memory and chosen == "virtual":
-            say("`lab profile` and `lab check` emulate a card with memory to spare.")
+            say(
+                "`lab profile` and `lab check` emulate a card with memory to spare, so they run to"
+                " the end."
+            )
         if output.is_out_of_memory or code != lab.code_hash(lab.path):
             say_next_step(workspace, load_attempts(workspace), load_record(workspace))
         raise typer.Exit(ExitCode.FAIL)

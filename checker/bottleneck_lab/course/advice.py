@@ -4,6 +4,7 @@ lab, and here it is known what was done already.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from bottleneck_lab.workspace.hints import next_hint
 
 _CAPTURE_SLOW, _HINT = ADVICE["correct but slow"]
 (_CAPTURE_MECHANISM,) = ADVICE["the mechanism is still there"]
+_MET = re.compile(r"^Met: .*?\. (?=Not there yet: )")
+"""What is reached, in advice: the verdict lists it, among all else that is met."""
 _ENDED = "with which the check ended"
 """Judges' words for what they count where a check ended early."""
 _SHOWS = {_CAPTURE_SLOW: "what takes the time", _CAPTURE_MECHANISM: "where it is"}
@@ -89,7 +92,7 @@ def _is_predicted(criterion: CriterionResult, prediction: Prediction | None) -> 
 def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdict:
     """Return the verdict with advice that is not followed yet: where to look for an answer, the
     capture that is there already in place of a new one, and no hint where all were taken. What the
-    next step says as well is left out.
+    next step or the list of criteria says as well is left out.
     """
     advice = []
     for each in verdict.advice:
@@ -102,7 +105,7 @@ def fit_advice(workspace: Workspace, learner: Record, verdict: Verdict) -> Verdi
         elif each in _SHOWS:
             advice.append(_look_at(workspace, verdict, each))
         elif each != _HINT or next_hint(workspace) < len(workspace.lab.spec.hints):
-            advice.append(each)
+            advice.append(_MET.sub("", each))
     return msgspec.structs.replace(verdict, advice=advice)
 
 

@@ -41,8 +41,9 @@ def comparable_gains(lab: Lab, verdict: Verdict) -> dict[str, float]:
 
 
 def describe_nothing_left(lab: Lab, verdict: Verdict) -> str:
-    """Return why nothing is left to gain after a check: the work is as fast as the fastest script
-    known, or within the limits on memory that it was about. Empty where something may be left.
+    """Return why little or nothing is left to gain after a check: the work is as fast as the
+    fastest script known, or within the limits on memory that it was about. Empty where something
+    may be left.
     """
     prediction = verdict.prediction
     if verdict.outcome is not Outcome.PASS or prediction is None:

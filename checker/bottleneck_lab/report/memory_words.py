@@ -17,7 +17,9 @@ SMALL = 0.01
 """Less than this part of the peak is not worth a sentence."""
 
 HARDLY = 0.001
-"""If a step leaves less than this part of the peak, no line is named that frees it."""
+"""If a step leaves less than this part of the peak to be freed later, no sentence says so, nor
+which line frees it.
+"""
 MIB = 1 << 20
 ALLOCATED_ONLY = "All of this is allocated. Free blocks that an allocator keeps are not counted."
 
@@ -66,9 +68,15 @@ def describe_left_behind(use: MemoryUse, *, blind: bool = False) -> str:
     where it leaves nothing, or this is not known. `blind`: as in `describe_late_freeing`.
     """
     late = describe_late_freeing(use, blind=blind)
-    if late or use.hides_growth or use.growth_bytes_per_step <= 0:
+    if late or use.hides_growth:
         return late
-    return f"A step leaves {words.format_bytes(use.growth_bytes_per_step)} behind for good."
+    if use.growth_bytes_per_step > 0:
+        return f"A step leaves {words.format_bytes(use.growth_bytes_per_step)} behind for good."
+    # Too little to be a sign of anything, but the table of lines shows it.
+    late_bytes = sum(row.late_bytes_per_step for row in use.holders)
+    if not use.period_steps or late_bytes < max(HARDLY * use.peak_bytes, 1):
+        return ""
+    return f"A step leaves {words.format_bytes(late_bytes)} behind {_until_fall(use)}."
 
 
 def describe_late_freeing(use: MemoryUse, *, blind: bool = False) -> str:
@@ -99,12 +107,16 @@ def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
     partial fix may only move some from what is kept to what is freed later.
     """
     late_bytes = use.late_bytes // (use.period_steps - 1)
-    until = f"until memory next falls (every {use.period_steps:,} steps){sign}"
+    until = f"{_until_fall(use)}{sign}"
     kept_bytes = use.growth_bytes_per_step
     if kept_bytes <= 0:
         return f"A step leaves {words.format_bytes(late_bytes)} behind {until}."
     left, kept, late = words.format_sum(kept_bytes, late_bytes)
     return f"A step leaves {left} behind: {kept} for good, and {late} {until}."
+
+
+def _until_fall(use: MemoryUse) -> str:
+    return f"until memory next falls (every {use.period_steps:,} steps)"
 
 
 def changes_between_steps(use: MemoryUse) -> bool:
@@ -183,7 +195,8 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
     return (
         "Had the steps before that of the peak left nothing behind, the peak would be"
         f" {words.format_bytes(left_bytes, decimals=2)}. A fix may end above that, by what it still"
-        " keeps from step to step, or below, if a step itself takes less."
+        " keeps from step to step, or below: what the step of the peak adds is in it, and may be"
+        " freed sooner."
     )
 
 

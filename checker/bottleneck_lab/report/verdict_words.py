@@ -203,6 +203,8 @@ ESTIMATE_LEAVES_OUT = (
     "The peak that a report promises is that of steps which leave nothing behind: what your fix"
     " still keeps until the next report, such as losses, comes on top."
 )
+_UNFINISHED = (REASONS["target"], REASONS["mechanism"])
+"""Why work failed that may be right and not yet all of the fix."""
 GO_ON = "If you meant to change more, go on: each check is compared anew."
 
 
@@ -238,9 +240,9 @@ def describe_prediction(verdict: Verdict) -> str:
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
     if quantity == "memory":
         change = f"{prediction}; {_describe_peaks(verdict.measurement)} {measured:.2f}"
-        return (
-            f"{change}: {near}.{_compare_estimate(predicted, measured)}" if passed else f"{change}."
-        )
+        so_far = " so far" * (verdict.reason in _UNFINISHED)
+        compared = f"{change}: {near}.{_compare_estimate(predicted, measured)}"
+        return compared if passed else f"{change}{so_far}."
     if passed:
         compared = f"{prediction} and measured {measured:.2f}x: {near}."
     else:

@@ -32,6 +32,7 @@ from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.cli import app
 from bottleneck_lab.report.memory_words import (
     MIB,
+    changes_between_steps,
     describe_growth,
     describe_late_freeing,
     describe_late_lines,
@@ -373,6 +374,16 @@ def test_what_a_step_leaves_for_good_is_told_where_nothing_is_freed_later() -> N
     assert "for good" not in describe_left_behind(replace(use, fall_bytes=43 << 20)), "not known"
 
 
+def test_little_that_is_freed_later_is_told_too_and_is_a_sign_of_nothing() -> None:
+    use = lists_emptied_at_each_report(10)
+    assert not describe_late_freeing(use)
+    sentence = "A step leaves 40.0 KiB behind until memory next falls (every 10 steps)."
+    assert describe_left_behind(use) == sentence
+    assert not changes_between_steps(use)
+    assert not describe_left_behind(replace(use, holders=[])), "no line frees anything later"
+    assert not describe_left_behind(replace(use, period_steps=0)), "not known until when"
+
+
 def test_the_start_is_what_was_there_before_the_first_record(tmp_path: Path) -> None:
     events = keeps_in_line_9()
     unknown = on_the_host(traced(tmp_path, events))
@@ -390,8 +401,8 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     use = sawtooth_that_grows()
     left = (
         "Had the steps before that of the peak left nothing behind, the peak would be 1.31 MiB. A"
-        " fix may end above that, by what it still keeps from step to step, or below, if a step"
-        " itself takes less."
+        " fix may end above that, by what it still keeps from step to step, or below: what the step"
+        " of the peak adds is in it, and may be freed sooner."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {

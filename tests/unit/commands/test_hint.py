@@ -223,7 +223,7 @@ def test_there_is_no_hint_where_a_pass_leaves_nothing_to_gain(opened, prediction
     )
     workspace.write(workspace.attempts / "0001.json", to_json(passed))
     output = run("hint").output
-    nothing = f"No hint: nothing is left to gain. Your last check found your work {why}"
+    nothing = f"No hint: little or nothing is left to gain. Your last check found your work {why}"
     assert (nothing in output, taken() == 0) == (bool(why), bool(why))
     assert (json.loads(run("hint", "--json").stdout)["hints"] == []) is bool(why)
 

@@ -44,7 +44,7 @@ def test_a_shipped_script_that_runs_out_of_memory_leads_to_a_capture(
     monkeypatch.chdir(workspace.root)
     monkeypatch.setattr(run, "run_workload", lambda _, on_line: on_line(f"{text}\n") or 1)
     output = CliRunner().invoke(app, ["run"]).output
-    assert ("card with memory to spare" in output) == leads_on
+    assert ("to spare, so they run to the end." in output) == leads_on
     assert ("\nNext: lab profile\n" in output) == leads_on
     assert ("Then run `lab report` and `lab diagnose`." in output) == leads_on
 

@@ -80,6 +80,13 @@ def test_no_hint_is_advised_where_all_were_taken(start):
     assert advised(workspace, slow(workspace)) == ADVICE["correct but slow"][:1]
 
 
+def test_what_is_met_is_not_among_what_to_do(start):
+    workspace = start("stuttering-tagger")
+    left = "Not there yet: most memory, 9.79 MiB (wanted at most 4 MiB)."
+    verdict = replace(slow(workspace), advice=[f"Met: speed of a step. {left}"])
+    assert advised(workspace, verdict) == [left]
+
+
 def test_where_a_run_is_the_evidence_no_capture_is_advised(start):
     workspace = start("timing-pitfalls")
     look, _ = advised(workspace, slow(workspace))

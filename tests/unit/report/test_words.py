@@ -112,7 +112,7 @@ def test_predictions(predicted, measured, end):
             "slow",
             Prediction(20.0, 10.34, "memory"),
             "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
-            " it by a factor of 10.34.",
+            " it by a factor of 10.34 so far.",
         ),
         (
             "passed",
@@ -141,7 +141,8 @@ def test_a_prediction_is_worded_as_what_it_is_about(outcome, prediction, sentenc
 @pytest.mark.parametrize(
     ("outcome", "end"),
     [
-        ("slow", "a factor of 1.00."),
+        ("slow", "a factor of 1.00 so far."),
+        ("undecided", "a factor of 1.00."),
         (
             "passed",
             "a factor of 1.00: too high by a factor of 1.96. The peak that a report promises is"
