@@ -177,12 +177,14 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     if scope:
         scope = f" {scope}"
     # The biggest block below may be useful work.
-    for finding in capture_words.main_findings(summary)[:1]:
+    findings = capture_words.main_findings(summary)
+    for finding in findings[:1]:
         most = summary.check_ceiling
         if most is not None and finding.expected_gain_ratio > most:
             scope = f"{scope}; a check measures {most:.2f}x at most"
+        count = f"of {len(findings)} findings" if len(findings) > 1 else "finding"
         sheet.line(
-            f"{'First' if finding.share_of_wall <= 0 else 'Costliest'} finding: {finding.title}"
+            f"{'First' if finding.share_of_wall <= 0 else 'Costliest'} {count}: {finding.title}"
             f" ({capture_words.describe_gain(finding)}{scope}).",
             indent=1,
             style="bold",
