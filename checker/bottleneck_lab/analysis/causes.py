@@ -246,7 +246,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
     ),
     IdleCause(
         "fixed",
-        "modelled charges",
+        "fixed charges",
         "gap-host",
         "the host's model charged a step for the Python beside its operators, or for a batch from a"
         " worker, as it does whatever your code is",

@@ -514,7 +514,7 @@ def _query(
             what_if = replayed(subject.timeline())
             alone = what_if.gain(Removal(scopes=tuple(parts)))
             no_waits = what_if.gain(WAITS._replace(scopes=tuple(parts)))
-            others_wait = alone and no_waits and no_waits > WORTH_A_WORD * alone
+            others_wait = parts and alone and no_waits and no_waits > WORTH_A_WORD * alone
             sums = describe_change(
                 result,
                 parts,

@@ -83,17 +83,7 @@ def describe_change(
     rows = _rows(answer)
     taken, whole, each_us = _add_up(rows, parts), _add_up(rows, [SUM]), _price_us(rows)
     added = _read_added(change.added)
-    if added.operators and not emulated:
-        raise UsageError(
-            "What an operator launches is known of the emulated device only.",
-            "Give launches, as in `--with 3`: `--ask line-operators` shows what a line calls.",
-        )
-    if added.launches and not each_us:
-        raise UsageError(
-            "`--with` counts launches at what one costs the host here, and no line of this capture"
-            " launches anything on a device.",
-            "Give the host's time, as in `--with 0.2ms`.",
-        )
+    _refuse_unknown_prices(added, each_us, emulated=emulated)
     new_ms = added.launches * each_us / 1e3 + added.host_ms
     host = _Sum(whole["host_ms"], taken["host_ms"], new_ms)
     device = _Sum(whole["device_ms"], taken["device_ms"], added.device_ms, change.device_share)
@@ -110,16 +100,24 @@ def describe_change(
         f"a step takes about {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms:"
         f" {now_ms / left_ms:.2f} times as fast"
     )
+    if alone is not None and Change(change.without) == change:
+        return "\n".join([*lines, _describe_alone(now_ms, now_ms / alone, taken), _plan(each_us)])
     staying_ms = whole["waiting_ms"] - taken["waiting_ms"]
     if now_ms < WORTH_A_WORD * max(host.whole, device.whole):
         lines.append(f"After that, {takes}.")
         if staying_ms >= LEAST_MS:
             lines.append(f"Waits that stay may add up to {format_rounded(staying_ms)} ms.")
     else:
-        if parts and alone is not None:
-            added_ms = host.new + device.new if change.added else None
-            lines.append(_describe_alone(now_ms, now_ms / alone, taken, added_ms))
-        lines.append(f"If all other waits end as well, {takes}.")
+        if alone is not None and change.added:
+            most_ms = now_ms / alone + host.new + device.new
+            lines.append(
+                "Only this changed, while other lines still wait: at most"
+                f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as"
+                " fast. That is if what is added waits for nothing: a single `.item()` may undo"
+                " most of it."
+            )
+        which = "all other waits end as well" if parts else "all waits end"
+        lines.append(f"If {which}, {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
         own = added.launches and not added.device_ms
@@ -133,23 +131,37 @@ def describe_change(
     return "\n".join(lines)
 
 
-def _describe_alone(
-    now_ms: float, after_ms: float, taken: dict[str, float], added_ms: float | None
-) -> str:
-    """Return what a step takes `after` parts are gone that have `taken` so much of it, while other
-    lines still wait. `added_ms`: what comes in their place, all of it on top at most.
-    """
-    if added_ms is not None:
-        most_ms = after_ms + added_ms
-        return (
-            "Only this changed, while other lines still wait: at most"
-            f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as fast."
-            " That is if what is added waits for nothing: a single `.item()` may undo most of it."
+def _refuse_unknown_prices(added: _Added, each_us: float, *, emulated: bool) -> None:
+    """Raise UsageError for work whose price this capture doesn't tell."""
+    if added.operators and not emulated:
+        raise UsageError(
+            "What an operator launches is known of the emulated device only.",
+            "Give launches, as in `--with 3`: `--ask line-operators` shows what a line calls.",
         )
+    if added.launches and not each_us:
+        raise UsageError(
+            "`--with` counts launches at what one costs the host here, and no line of this capture"
+            " launches anything on a device.",
+            "Give the host's time, as in `--with 0.2ms`.",
+        )
+
+
+def _plan(each_us: float) -> str:
+    """Return how to go on from a comparison to a prediction."""
+    launches = f" A launch costs the host about {each_us:.3g} µs." if each_us else ""
+    return (
+        "For a prediction, say with `--with` what takes its place, such as `--with 3` for three"
+        f" launches: then all waits count as gone.{launches}"
+    )
+
+
+def _describe_alone(now_ms: float, after_ms: float, taken: dict[str, float]) -> str:
+    """Return what a step takes `after` parts are gone that have `taken` so much of it, while other
+    lines still wait.
+    """
     terms, moved = _derive_alone(now_ms, after_ms, taken)
     return (
-        "To compare causes, only this gone while other lines still wait:"
-        f" {terms}{format_rounded(after_ms)} ms a"
+        f"Only this gone, while other lines still wait: {terms}{format_rounded(after_ms)} ms a"
         f" step, which saves {1 - after_ms / now_ms:.1%}: {now_ms / after_ms:.2f} times as fast."
         f"{moved}"
     )

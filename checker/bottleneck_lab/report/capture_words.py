@@ -52,7 +52,7 @@ PRICES = {
 }
 """The prices of the host's model, by the names of its ranges."""
 IDLE_IN_PRICES = (
-    "Modelled charges are Python that every step has besides its operators. The device idles"
+    "Fixed charges are Python that every step has besides its operators. The device idles"
     " through them only while it has nothing queued."
 )
 

@@ -444,7 +444,7 @@ def test_what_the_host_s_model_charges_whatever_runs_is_not_judged(timelines):
     console = Console(file=io.StringIO(), width=80)
     render_comparison(result, console)
     text = console.file.getvalue()
-    assert re.search(r"^ charge .+modelled charges$", text, re.MULTILINE)
+    assert re.search(r"^ charge .+fixed charges$", text, re.MULTILINE)
     assert not re.search(r"^ charge .*\dx", text, re.MULTILINE), "no edit has changed it"
     assert [judge_change(each) for each in (idle, charged)] == ["charge", "charge"]
     assert text.count("charge: the model's fixed price") == 1, "two rows have the word"

@@ -72,10 +72,14 @@ ANSWER = QueryResult(
 )
 def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, device):
     parts = find_parts(ANSWER, left_out)
-    first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
+    first, alone, plan = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
-    assert alone.startswith("To compare causes, only this gone while other lines still wait: ")
+    assert alone.startswith("Only this gone, while other lines still wait: ")
     assert "4.76 ms a step, which saves 32.0%: 1.47 times as fast." in alone
+    assert plan.startswith("For a prediction, say with `--with` what takes its place, such as")
+    assert plan.endswith(" A launch costs the host about 20 µs.")
+    first, gain, *rest = describe_change(ANSWER, parts, UNCHANGED).splitlines()
+    assert first == f"Left out: {taken}."
     assert gain.startswith("If all other waits end as well, ")
     assert gain.endswith(" times as fast.")
     assert rest == [
@@ -90,16 +94,14 @@ def test_what_is_gained_alone_is_derived_with_the_waits_that_come_to_other_lines
     parts = find_parts(ANSWER, ["train.py:31"])
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 3.4).splitlines()
     assert alone == (
-        "To compare causes, only this gone while other lines still wait:"
-        " 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
+        "Only this gone, while other lines still wait: 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
         " step, which saves 51.4%: 2.06 times as fast. The 0.40 ms are waits that come to other"
         " lines."
     )
     # A replay that leaves less than the rest: what more there is to it, the sums do not say.
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 2.9).splitlines()
     assert alone == (
-        "To compare causes, only this gone while other lines still wait:"
-        " 2.90 ms a step, which saves 58.6%:"
+        "Only this gone, while other lines still wait: 2.90 ms a step, which saves 58.6%:"
         " 2.41 times as fast."
     )
 

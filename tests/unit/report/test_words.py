@@ -514,7 +514,7 @@ def test_idle_time_of_a_charge_is_said_to_shrink_where_it_is_listed():
     assert capture_words.describe_fixed_prices([price]) == (
         "The fixed charge is a step's Python besides its operators: every step has it."
     )
-    both = capture_words.describe_fixed_prices([price, "idle: modelled charges"])
+    both = capture_words.describe_fixed_prices([price, "idle: fixed charges"])
     assert "The device idles through them only while it has nothing queued." in both
     assert capture_words.describe_fixed_prices(["data"]) == ""
 

@@ -343,7 +343,7 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     if biggest.key == "compute":
         title = "The biggest block"
     elif fixed > biggest.ns:
-        title = "Where most time is lost besides modelled charges"
+        title = "Where most time is lost besides fixed charges"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     for line in describe_lead(summary, biggest):
