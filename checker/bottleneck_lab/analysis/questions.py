@@ -91,7 +91,7 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 _BUDGET = (
     "saves percent: by how much a step is shorter without this line alone, while others still wait;"
-    " `--without 9 --without 12-14` says it of several. Means over all steps and ranks. Launches"
+    " `--without 9,12-14` says it of several. Means over all steps and ranks. Launches"
     " are those of these steps, of kernels and copies; a backward's count for {backward}."
 )
 _LINES = (

@@ -96,9 +96,10 @@ def describe_change(
         lines += [f"  {each}" for each in added.list_operators()]
     if change.device_share != 1:
         lines.append(f"Of the device's other work, {change.device_share:.0%} remains.")
+    own = bool(added.launches and device.whole and not added.device_ms)
     takes = (
-        f"a step takes about {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms:"
-        f" {now_ms / left_ms:.2f} times as fast"
+        f"a step takes {'at best' if own and device.left > host.left else 'about'} {format_rounded(left_ms)} ms instead of"
+        f" {format_rounded(now_ms)} ms: {now_ms / left_ms:.2f} times as fast"
     )
     if alone is not None and Change(change.without) == change:
         return "\n".join([*lines, _describe_alone(now_ms, now_ms / alone, taken), _plan(each_us)])
@@ -120,7 +121,6 @@ def describe_change(
         lines.append(f"If {which}, {takes}.")
     lines.append(f"  host    {host.describe()}")
     if device.whole:
-        own = added.launches and not added.device_ms
         lines.append(f"  device  {device.describe()}{_OWN_WORK if own else ''}")
     if each_us and not change.added:
         less = ""

@@ -53,7 +53,7 @@ PRICES = {
 """The prices of the host's model, by the names of its ranges."""
 IDLE_IN_PRICES = (
     "Fixed charges are Python that every step has besides its operators. The device idles"
-    " through them only while it has nothing queued."
+    " through them only while it has nothing queued: fewer waits, or fewer launches, end that."
 )
 
 NONE_OF_MEMORY = "No finding is about memory."
@@ -100,7 +100,7 @@ SAVED_WITHOUT = (
     "saves: by how much a step is shorter without this line, its launches included, while others"
     " still wait. `--ask budget` has it of every line."
 )
-WORKS_MEANWHILE = "During most of the waiting, the device works."
+WORKS_MEANWHILE = "During most of the waiting the device works; it is idle afterwards."
 
 ONLY_IDLE = (
     "Only the time in which the device was idle for this reason counts here; the whole time of each"

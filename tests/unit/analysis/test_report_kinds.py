@@ -148,7 +148,9 @@ def test_what_saves_most_comes_first(make, tmp_path):
     assert [each.id for each in summary.findings] == ["input-starved", "tensor-cores-unused"]
     gains = [each.expected_gain_ratio for each in summary.findings]
     assert gains == sorted(gains, reverse=True)
-    assert "Costliest of 2 findings: The device waits for data" in " ".join(text_of(summary).split())
+    assert "Costliest of 2 findings: The device waits for data" in " ".join(
+        text_of(summary).split()
+    )
 
 
 def test_numbers_in_a_row_are_a_range():

@@ -130,6 +130,15 @@ def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
     )
 
 
+def test_where_the_device_is_slower_an_unknown_part_of_it_makes_a_sum_the_best_case():
+    parts = find_parts(ANSWER, ["train.py:31"])
+    _, _, gain, *_ = describe_change(ANSWER, parts, Change(added=["1"])).splitlines()
+    assert "a step takes at best 2.75 ms" in gain
+    known = Change(added=["1", "device:0.1ms"])
+    _, _, gain, *_ = describe_change(ANSWER, parts, known).splitlines()
+    assert "a step takes about 2.85 ms" in gain
+
+
 def test_with_nothing_left_out_what_is_added_counts_all_the_same():
     added, _, host, device = describe_change(ANSWER, [], Change(added=["1"])).splitlines()
     assert added == "Added: 1 launch at 20 µs of the host."

@@ -515,7 +515,7 @@ def test_idle_time_of_a_charge_is_said_to_shrink_where_it_is_listed():
         "The fixed charge is a step's Python besides its operators: every step has it."
     )
     both = capture_words.describe_fixed_prices([price, "idle: fixed charges"])
-    assert "The device idles through them only while it has nothing queued." in both
+    assert "The device idles through them only while it has nothing queued: fewer" in both
     assert capture_words.describe_fixed_prices(["data"]) == ""
 
 
