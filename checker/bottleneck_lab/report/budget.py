@@ -97,9 +97,10 @@ def describe_change(
     if change.device_share != 1:
         lines.append(f"Of the device's other work, {change.device_share:.0%} remains.")
     own = bool(added.launches and device.whole and not added.device_ms)
+    best = "at best" if own and device.left > host.left else "about"
     takes = (
-        f"a step takes {'at best' if own and device.left > host.left else 'about'} {format_rounded(left_ms)} ms instead of"
-        f" {format_rounded(now_ms)} ms: {now_ms / left_ms:.2f} times as fast"
+        f"a step takes {best} {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms:"
+        f" {now_ms / left_ms:.2f} times as fast"
     )
     if alone is not None and Change(change.without) == change:
         return "\n".join([*lines, _describe_alone(now_ms, now_ms / alone, taken), _plan(each_us)])
