@@ -150,10 +150,10 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
             f" {share} of the peak"
         )
         parts.append((use.kept_bytes, kept))
-    own = "what the step of the peak adds, less what it frees"
+    own = "what the peak's step adds, less what it frees"
     if late_bytes:
         left_bytes = late_bytes - freed_bytes * _has_start_at_peak(use)
-        left = "left by the steps before that of the peak since memory last fell"
+        left = "left by the steps before the peak's since memory last fell"
         parts.append((left_bytes, f"freed later: {left}"))
     elif use.fall_bytes > SMALL * use.peak_bytes:
         own = f"what is freed later, and {own}"
@@ -166,10 +166,10 @@ def list_peak(use: MemoryUse) -> list[tuple[str, str]]:
 
 
 def _last_step(use: MemoryUse) -> str:
-    """Return a name of the last step: that of the peak, unless the peak is known to lie before."""
+    """Return a name of the last step: the peak's, unless the peak is known to lie before."""
     known = use.peak_step_number > 0
     elsewhere = known and use.peak_step_number != use.steps_before + use.steps
-    return "the last" if elsewhere else "that of the peak"
+    return "the last" if elsewhere else "the peak's"
 
 
 def _locate_peak(use: MemoryUse) -> str:
@@ -193,9 +193,9 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
         return ""
     left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
     return (
-        "Had the steps before that of the peak left nothing behind, the peak would be"
+        "Had the steps before the peak's left nothing behind, the peak would be"
         f" {words.format_bytes(left_bytes, decimals=2)}. A fix may end above that, by what it still"
-        " keeps from step to step, or below: what the step of the peak adds is in it, and may be"
+        " keeps from step to step, or below: what the peak's step adds is in it, and may be"
         " freed sooner."
     )
 

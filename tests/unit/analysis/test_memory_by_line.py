@@ -287,14 +287,14 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     )
     kept = (
         "40.75 MiB",
-        "kept for good by the 57 recorded steps before that of the peak: 87.5% of the peak",
+        "kept for good by the 57 recorded steps before the peak's: 87.5% of the peak",
     )
     nine_steps = 9 * 352 / 1024
     late = (
         f"{nine_steps:.2f} MiB",
-        "freed later: left by the steps before that of the peak since memory last fell",
+        "freed later: left by the steps before the peak's since memory last fell",
     )
-    own = ("1.06 MiB", "what the step of the peak adds, less what it frees")
+    own = ("1.06 MiB", "what the peak's step adds, less what it frees")
     peak = ("46.58 MiB", "at the peak")
     assert list_peak(use) == [start, kept, late, own, peak]
     # At uneven distances it is not known how much was there at the peak.
@@ -359,7 +359,7 @@ def test_figures_of_a_peak_are_in_its_unit_and_the_step_that_it_lies_in_is_named
     (_, (_, kept), *_) = list_peak(early)
     assert "by the 57 recorded steps before the last: " in kept
     last = replace(early, peak_step_number=60)
-    assert "recorded steps before that of the peak: " in list_peak(last)[1][1]
+    assert "recorded steps before the peak's: " in list_peak(last)[1][1]
     assert {figure.split()[1] for figure, _ in list_peak(lists_emptied_at_each_report(10))} == {
         "MiB"
     }
@@ -400,9 +400,9 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     """Of 47,701.5 KiB, less 59 times 732 and 3,168 that are freed later."""
     use = sawtooth_that_grows()
     left = (
-        "Had the steps before that of the peak left nothing behind, the peak would be 1.31 MiB. A"
-        " fix may end above that, by what it still keeps from step to step, or below: what the step"
-        " of the peak adds is in it, and may be freed sooner."
+        "Had the steps before the peak's left nothing behind, the peak would be 1.31 MiB. A"
+        " fix may end above that, by what it still keeps from step to step, or below: what the peak's"
+        " step adds is in it, and may be freed sooner."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {

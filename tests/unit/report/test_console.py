@@ -419,8 +419,8 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert (
-        "256.00 MiB at the start 12.00 MiB kept for good by the 3 recorded steps before that of"
-        " the peak: 4.4% of the peak 4.00 MiB what the step of the peak adds, less what it frees"
+        "256.00 MiB at the start 12.00 MiB kept for good by the 3 recorded steps before the"
+        " peak's: 4.4% of the peak 4.00 MiB what the peak's step adds, less what it frees"
         " 272.00 MiB at the peak" in told
     )
 
