@@ -100,6 +100,9 @@ SAVED_WITHOUT = (
     "saves: by how much a step is shorter without this line, its launches included, while others"
     " still wait. `--ask budget` has it of every line."
 )
+SAVED_LATER = (
+    "What a step saves without a line is another figure: `lab report --ask budget` has it."
+)
 WORKS_MEANWHILE = "During most of the waiting the device works; it is idle afterwards."
 
 ONLY_IDLE = (
@@ -330,12 +333,15 @@ def title_waits(summary: Summary) -> str:
     return f"{_WAITED}{', in a step' * bool(summary.steps)}"
 
 
-def explain_waits(rows: Sequence[SyncRow], *, saves: bool, costs: bool = True) -> str:
-    """State what it means that a step `saves` so much, or else what a wait `costs`; and that the
-    device works during most waits, if it does.
+def explain_waits(summary: Summary, *, saves: bool, costs: bool = True) -> str:
+    """State what it means that a step `saves` so much, or where that is told, or else what a wait
+    `costs`; and that the device works during most waits, if it does.
     """
+    rows = summary.syncs
     works = 2 * sum(row.busy_ns for row in rows) > sum(row.total_ns for row in rows)
-    first = [SAVED_WITHOUT] if saves else [COST_OF_WAITS] * costs
+    first = [COST_OF_WAITS] * costs
+    if saves:
+        first = [SAVED_LATER if summary.blind else SAVED_WITHOUT]
     return " ".join(first + [WORKS_MEANWHILE] * works)
 
 

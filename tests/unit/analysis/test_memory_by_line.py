@@ -401,8 +401,8 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     use = sawtooth_that_grows()
     left = (
         "Had the steps before the peak's left nothing behind, the peak would be 1.31 MiB. A"
-        " fix may end above that, by what it still keeps from step to step, or below: what the peak's"
-        " step adds is in it, and may be freed sooner."
+        " fix may end above that, by what it still keeps from step to step, or below: what the"
+        " peak's step adds is in it, and may be freed sooner."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {

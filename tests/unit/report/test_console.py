@@ -1049,6 +1049,12 @@ def test_waits_stand_beside_what_a_step_saves_without_their_lines(draw):
     page = str(waits_table(shown))
     assert "saves" in page
     assert "20.0%" in page
+    # Before a diagnosis that is the reader's to find.
+    blind = replace(shown, blind=True)
+    for text in (draw(render_summary, blind), str(waits_table(blind))):
+        assert "20.0%" not in text
+        assert "idle after" not in text
+        assert "What a step saves without a line is another figure" in " ".join(text.split())
 
 
 def test_the_place_that_waits_longest_is_named_wherever_it_stands(draw):

@@ -405,7 +405,10 @@ def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "
         return
     sheet.heading(f"{number}{capture_words.title_waits(summary)}")
     saves = waits[0].saved is not None
-    sheet.path(f"{'waiting':>8} {'saves' if saves else 'idle after':>11}", indent=1)
+    cost_title = "idle after"
+    if saves:  # which of the longest waits costs most is the reader's to find until they have said
+        cost_title = "" if summary.blind else "saves"
+    sheet.path(f"{'waiting':>8} {cost_title:>11}".rstrip(), indent=1)
     rows, rest = split_waits(summary, TOP)
     if rest:
         waiting_ns, after_ns = (sum(ns) for ns in zip(*map(_times, rest), strict=True))
@@ -416,11 +419,11 @@ def _print_waits(sheet: Sheet, summary: Summary, *, whole: bool, number: str = "
         )
         if saves:
             cost = "" if wait.saved is None else f"{wait.saved:.1%}"
-        lead = f"{waiting:>8} {cost:>11}  "
+        lead = f"{waiting:>8} {cost:>11}  " if cost_title else f"{waiting:>8}  "
         sheet.line(wait.name, lead=lead, indent=1)
         sheet.source(wait.code, indent=len(lead) + 1)
     # Where waits are the largest block, what they cost stands above.
-    if explained := capture_words.explain_waits(summary.syncs, saves=saves, costs=not number):
+    if explained := capture_words.explain_waits(summary, saves=saves, costs=not number):
         sheet.line(explained, indent=1, style="dim")
 
 

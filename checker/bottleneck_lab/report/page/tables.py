@@ -285,8 +285,10 @@ def waits_table(summary: Summary) -> Markup | None:
         "which ran for",
         "saves" if saves else "idle after",
     ]
+    if saves and summary.blind:  # it is the reader's to find until they have said
+        head, cells = head[:-1], [row[:-1] for row in cells]
     title = capture_words.title_waits(summary)
-    caption = f"{title}. {capture_words.explain_waits(summary.syncs, saves=saves)}"
+    caption = f"{title}. {capture_words.explain_waits(summary, saves=saves)}"
     return _table(head, cells, caption.removesuffix(". "), numeric=(2, 3, 5, 6))
 
 
