@@ -660,7 +660,7 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
         figures = {
             "at the peak": change.peak_bytes,
             "more each step in the long run": change.growth_bytes_per_step,
-            "left by steps and freed later": change.fall_bytes,
+            "freed at once where memory falls most": change.fall_bytes,
         }
         growth = change.growth_bytes_per_step
         for figure, sizes in figures.items():

@@ -565,16 +565,16 @@ def test_growth_that_a_fall_hides_is_not_compared(draw):
     hidden = replace(comparison.memory[0], fall_bytes=(5 << 20, 0), hides_growth=(True, False))
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[hidden])).split())
     assert "cannot tell → 4.0 MiB more each step in the long run, device 0" in shown
-    assert "5.0 MiB → 0 B left by steps and freed later, device 0" in shown
+    assert "5.0 MiB → 0 B freed at once where memory falls most, device 0" in shown
     rose = replace(hidden, hides_growth=(False, False), fall_bytes=(3 << 20, 6 << 20))
     rose = replace(
         rose, growth_bytes_per_step=(732 << 10, 40 << 10), peak_bytes=(46 << 20, 9 << 20)
     )
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[rose])).split())
-    assert "left by steps and freed later; some of it was kept for good before" in shown
+    assert "freed at once where memory falls most; some of it was kept for good before" in shown
     fell = replace(hidden, hides_growth=(False, False), peak_bytes=(100 << 20, 6 << 20))
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[fell])).split())
-    assert "5.0 MiB → 0 B left by steps and freed later" in shown, (
+    assert "5.0 MiB → 0 B freed at once where memory falls most" in shown, (
         "as large as the peak that is left"
     )
 
@@ -594,7 +594,7 @@ def test_a_fall_that_one_side_has_not_is_compared_from_less_on(draw, fall_bytes,
     (use,) = comparison.memory
     small = replace(use, peak_bytes=(1600 << 10, 1640 << 10), fall_bytes=fall_bytes)
     text = draw(render_comparison, replace(comparison, memory=[small]))
-    assert ("left by steps and freed later" in text) is shown
+    assert ("freed at once where memory falls most" in text) is shown
 
 
 def test_a_comparison_counts_waits_as_a_check_does(draw):
