@@ -7,9 +7,9 @@ declared three times.
 
 The record has one line for each work: a lab's starter, solution, variant or mutant on one device.
 A line counts while the code that it judged and the code that judged it are unchanged: the lab's
-files, the work itself, and the modules of the checker that a check of its kind imports. Code is
-compared by its syntax tree, so formatting, comments and docstrings do not matter. Changed lines
-stay in the record as "of earlier code" until their work is checked again.
+files, the work itself, and the modules of the checker that a check of its kind imports or starts as
+programs. Code is compared by its syntax tree, so formatting, comments and docstrings do not matter.
+Changed lines stay in the record as "of earlier code" until their work is checked again.
 
 INCONCLUSIVE and ERROR decide nothing; such a check is made again later. Labs whose times are
 modelled tolerate other programs; for the others leave the machine alone.
@@ -53,6 +53,7 @@ WITHOUT_EFFECT = ("*.md", "lab.toml", "diagnosis.toml")
 """Files of a lab on which no verdict depends. Its criteria and settings, which lab.toml holds, are
 hashed by their values.
 """
+KINDS = "bottleneck_lab.measure.kinds"
 CHECK = "bottleneck_lab.measure.verifier"
 """Where a check begins. The kind that it runs is loaded by name, so it is added to this."""
 
@@ -130,7 +131,9 @@ def _significant(source: bytes) -> str:
 
 @cache
 def checker_of(measure: str) -> str:
-    """Return the hash of every module that a check of this kind imports, directly or not."""
+    """Return the hash of every module that a check of this kind imports or starts as a program,
+    directly or not.
+    """
     return hash_code(
         (path.relative_to(PACKAGE).as_posix(), path.read_bytes()) for path in checker_files(measure)
     )
@@ -139,17 +142,32 @@ def checker_of(measure: str) -> str:
 def checker_files(measure: str) -> set[Path]:
     """Return the files of the checker that decide a check of the kind called `measure`."""
     graph = grimp.build_graph("bottleneck_lab", cache_dir=None)
-    kind = f"bottleneck_lab.measure.kinds.{measure}"
-    # Children are started as modules by name, so everything in the kind's folder belongs to it.
-    roots = {CHECK, kind} | graph.find_descendants(kind)
-    modules = roots.union(*(graph.find_upstream_modules(module) for module in roots))
-    files = set()
-    for module in modules:
-        path = PACKAGE / Path(*module.split("."))
-        files.add(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+    kind = f"{KINDS}.{measure}"
+    modules: set[str] = set()
+    left = {CHECK, kind} | graph.find_descendants(kind)
+    while left:
+        module = left.pop()
+        modules.add(module)
+        # A program that is started as a module stands in the text of the one that starts it. Those
+        # of other kinds make captures, or are imported as well.
+        named = _strings_in(_file_of(module)) & graph.modules
+        started = {name for name in named if name.startswith(kind) or KINDS not in name}
+        left |= (graph.find_modules_directly_imported_by(module) | started) - modules
     folder = PACKAGE / Path(*kind.split("."))
     native = {path for path in folder.rglob("*") if path.suffix in {".c", ".cpp", ".cu", ".h"}}
-    return files | native
+    return {*map(_file_of, modules), *native}
+
+
+def _file_of(module: str) -> Path:
+    path = PACKAGE / Path(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
+def _strings_in(file: Path) -> set[str]:
+    tree = ast.parse(file.read_bytes())
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
 
 
 def files_of(lab: Lab, work: Work) -> str:

@@ -452,7 +452,11 @@ def test_a_script_as_it_was_shipped_runs_once_and_any_other_beside_it(
 
 @pytest.mark.parametrize(
     ("role", "shipped", "as_one"),
-    [("reference", {4: 10.0, 8: 12.0}, 3), ("reference", {}, 1), ("learner", {4: 10.0}, 0)],
+    [
+        ("reference", {4: 10.0, 8: 12.0}, 3),
+        ("reference", {}, 1),
+        ("learner", {4: 10.0, 8: 12.0}, 0),
+    ],
 )
 def test_only_the_shipped_script_trains_as_one_rank(role, shipped, as_one, monkeypatch):
     """Its many steps always do; the steps that are timed only if its times are known."""

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from bottleneck_lab.errors import LabError
 from bottleneck_lab.measure.kinds.data_parallel.fabric import table_rules
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
     CostTable,
@@ -43,6 +44,14 @@ def test_a_cost_table_of_another_model_is_told(tmp_path):
     assert shape.endswith("`shape`, of a real sample, is needed on cuda.")
     assert "`4`, of 410240 elements, is not in it" in modules
     assert smallest.endswith("has 64 elements, and `smallest` is 1000.")
+
+
+def test_the_shipped_script_s_throughput_is_that_of_a_check_s_ranks(tmp_path):
+    table = json.loads((EXAMPLE / "costs.json").read_text())
+    table["shipped_samples_per_s"] = {"2": 100.0, "8": 300.0}
+    (tmp_path / "costs.json").write_text(json.dumps(table))
+    with pytest.raises(LabError, match="on 4 and on 8 ranks, and no other"):
+        load_costs(tmp_path)
 
 
 @pytest.mark.parametrize(("tokens", "dtype"), [(0, np.float32), (50, np.int64)])

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
+import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +19,7 @@ from types import SimpleNamespace
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 from bottleneck_lab.analysis.summary import Summary, summarise
@@ -134,8 +139,8 @@ def test_a_run_ends_with_what_a_check_measures_of_time_launches_and_memory(
     lines: list[str] = []
     assert kind_of(lab).run(context_of(lab, lab.path), lines.append) == 0
     assert lines == [
-        "2.50 ms per step, 1,102.5 operators launched in a step, at most 1.0 MiB allocated"
-        " (modelled: an H200 and its host; a hint, not a verdict)"
+        "2.50 ms per step, 1,102.5 operators launched in a step besides copies, at most 1.0 MiB"
+        " allocated (modelled: an H200 and its host; a hint, not a verdict)"
     ]
 
 
@@ -472,6 +477,46 @@ def test_a_fault_that_does_not_recur_is_nobody_s(
         list(session.train_both(context, [5, 6]))
     assert len(begun) == trainings
     assert len(set(begun)) == 1, "the same data and the same start"
+
+
+def test_a_shipped_script_that_never_ends_ends_with_a_killed_verifier(tmp_path: Path) -> None:
+    lab = load_labs()["busy-ensemble"]
+    folder = shutil.copytree(lab.path, tmp_path / "shipped")
+    (folder / "train.py").write_text(
+        "import os\n\nprint(os.getpid(), file=open('began', 'w'))\nwhile True:\n    pass\n",
+        encoding="utf-8",
+    )
+    verifier = textwrap.dedent(
+        f"""
+        from pathlib import Path
+
+        from bottleneck_lab.catalog import load_labs
+        from bottleneck_lab.measure.context import Context
+        from bottleneck_lab.measure.kinds.registry import kind_of
+        from bottleneck_lab.measure.kinds.training.session import train_trusted
+        from bottleneck_lab.measure.sandbox.janitor import Janitor
+
+        lab, folder = load_labs()["{lab.slug}"], Path({str(folder)!r})
+        settings = kind_of(lab).settings(lab, "virtual")
+        with Janitor() as janitor:
+            context = Context(
+                lab, "virtual", settings, folder, folder, folder, janitor, lambda *_: None
+            )
+            train_trusted(context, folder, 1)
+        """
+    )
+    began = folder / "began"
+    with subprocess.Popen([sys.executable, "-c", verifier]) as process:
+        try:
+            while process.poll() is None and not (began.exists() and began.read_text()):
+                time.sleep(0.05)
+            shipped = psutil.Process(int(began.read_text()))
+        finally:
+            process.kill()
+    left = psutil.wait_procs([shipped], timeout=10)[1]
+    for one in left:
+        one.kill()
+    assert left == []
 
 
 def test_made_up_figures_are_complete() -> None:

@@ -69,6 +69,18 @@ def test_a_check_depends_on_its_own_kind_and_what_that_imports(judged, slug):
         assert not [path for path in files if path.startswith("measure/kinds/data_parallel/")]
 
 
+@pytest.mark.parametrize(
+    ("measure", "program"),
+    [
+        ("training", "measure/virtual_gpu/engine.py"),
+        ("training", "measure/virtual_gpu/lineage.py"),  # which the engine imports
+        ("operator_profile", "measure/worker.py"),
+    ],
+)
+def test_a_check_depends_on_the_programs_that_it_starts_by_name(judged, measure, program):
+    assert ROOT / "checker" / "bottleneck_lab" / program in judged.checker_files(measure)
+
+
 def test_a_change_of_the_checker_takes_its_lines_out_of_the_count(judged, tmp_path, monkeypatch):
     lab = find_lab("timing-pitfalls")
     work = judged.Work(lab.slug, "virtual", "solution")

@@ -7,7 +7,6 @@ shows neither this folder nor the nonce in it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
 from bottleneck_lab.errors import CaptureError, LabError, MachineError
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.lifetime import end_with_parent
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
 from bottleneck_lab.measure.verifier import check_lab, without_answers
@@ -205,15 +205,12 @@ def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def end_with(parent: int) -> None:
     """Have the kernel send SIGTERM when `parent` ends, however it ends.
 
     Raises SystemExit if it has ended already.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it has ended already
         raise SystemExit(0)
 

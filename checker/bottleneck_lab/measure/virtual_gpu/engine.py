@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from bottleneck_lab.lifetime import end_with_parent
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.arithmetic import Tf32, arithmetic_of, compute
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
@@ -695,10 +696,15 @@ def main() -> None:
     options = parser.parse_args()
     # PyTorch is imported once. No engine has run yet: what they share is code.
     ends = [*options.channels, *([options.fds] if options.companion else [])]
+    first = os.getpid()
     mine = next((each for each in ends[1:] if os.fork() == 0), ends[0])
     for fd in (fd for each in ends if each is not mine for fd in each):
         os.close(fd)
     if mine is options.fds:
+        # Unlike an engine, it may never read again, and so never learn that its owner was killed.
+        end_with_parent()
+        if os.getppid() != first:
+            return
         nowhere = os.open(os.devnull, os.O_WRONLY)  # what fails is reported over its channel
         os.dup2(nowhere, sys.stdout.fileno())
         os.dup2(nowhere, sys.stderr.fileno())

@@ -12,7 +12,6 @@ its time: an nsys export cost 8.7 s of CPU time with two threads and 6.0 s with 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -23,10 +22,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
+from bottleneck_lab.lifetime import end_with_parent
+
 # A function of a module. Called with a file that both processes share, and with plain arguments.
 Work = Callable[..., None]
 
-_PR_SET_PDEATHSIG = 1
 # Windows has no SIGHUP.
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -123,8 +123,7 @@ def _work_and_end(parent: int, unblocked: Any, work: Work, *arguments: Any) -> N
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        with suppress(OSError, AttributeError):  # only Linux has it
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() == parent:
             work(*arguments)
             status = 0

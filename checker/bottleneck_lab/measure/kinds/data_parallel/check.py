@@ -14,6 +14,8 @@ from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
+    FEW,
+    MANY,
     CostTable,
     load_costs,
     load_fabric,
@@ -34,7 +36,6 @@ from bottleneck_lab.measure.kinds.data_parallel.session import (
 from bottleneck_lab.measure.kinds.data_parallel.sweep import RANKS, curves
 from bottleneck_lab.measure.settings import Settings
 
-FEW, MANY = 4, 8
 """One node of GPUs, and two."""
 Trial = tuple[int, Secret]
 """A number of ranks, and what is drawn for their run."""

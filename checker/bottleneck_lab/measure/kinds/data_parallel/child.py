@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-defined]  # public, though not in its __all__
 from torch.nn.parallel import DistributedDataParallel
 
+from bottleneck_lab.lifetime import end_with_parent
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.as_one import normalise_apart
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
@@ -48,7 +49,6 @@ _LR_OF_MANY_STEPS = 0.1
 """Of the lab's. Over many steps small differences grow, as between a sum and the same in bfloat16;
 but a step has to move parameters by far more than their rounding.
 """
-_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _END_WITH = """
 from posix import _exit, close, waitpid, waitstatus_to_exitcode
@@ -175,7 +175,7 @@ def live_apart(job: RankJob) -> None:
             os.execv(
                 sys.executable, [sys.executable, "-I", "-S", "-c", _END_WITH, str(child), str(line)]
             )
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         os.close(line)
         os.read(parent_runs, 1)  # its Python may lie in a folder that is emptied below
         os.close(parent_runs)
@@ -222,7 +222,7 @@ def fork_ranks(
     for rank in range(len(sockets)):
         child = os.fork()
         if child == 0:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            end_with_parent()
             if job.apart:
                 live_apart(job)
             run_rank(rank, sockets, job, recipe, model)

@@ -10,8 +10,8 @@ from bottleneck_lab.analysis.ranks.scaling import Sweep
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.data_parallel.check import FEW, MANY, run_alone, timed
-from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_costs
+from bottleneck_lab.measure.kinds.data_parallel.check import run_alone, timed
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import FEW, MANY, load_costs
 from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS
 from bottleneck_lab.measure.kinds.data_parallel.protocol import SECRET_BYTES
 from bottleneck_lab.measure.kinds.data_parallel.session import Secret

@@ -55,7 +55,7 @@ from bottleneck_lab.trace.stacks import split_lines
 from bottleneck_lab.wording import counted
 
 MEMORY_CRITERIA = ("peak-mib", "growth-kib-per-step", "kept-tensors")
-WAITING_LINES = KEEPING_LINES = 5
+WAITING_LINES, KEEPING_LINES = 8, 5
 """So many lines that wait are named, and so many that make what is kept."""
 LINE_CHARS = FORM_CHARS = 60
 """Of a line's source that are quoted, and of a tensor's dtype and shape."""

@@ -36,8 +36,8 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     if status == 0 and modelled.steps > figures.WARM_UP_STEPS:
         on_line(
             f"{figures.step_time_us(modelled) / 1000:.2f} ms per step,"
-            f" {round(figures.launches_per_step(modelled), 1):,g} operators launched in a step, at"
-            f" most {figures.peak_mib(modelled):.1f} MiB allocated"
+            f" {round(figures.launches_per_step(modelled), 1):,g} operators launched in a step"
+            f" besides copies, at most {figures.peak_mib(modelled):.1f} MiB allocated"
             f" (modelled: {spec.name}; a hint, not a verdict)"
         )
     return status

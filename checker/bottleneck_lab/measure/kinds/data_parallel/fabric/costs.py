@@ -14,6 +14,8 @@ import msgspec
 from bottleneck_lab.errors import LabError
 
 Algorithm = Literal["ring", "tree"]
+FEW, MANY = 4, 8
+"""The ranks on which a check runs a script."""
 
 
 class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +56,8 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples are whole numbers smaller than this, if given, else normal draws. `called`: the word for
     samples, in messages. `smallest`: elements of the smallest parameter; to reduce fewer is
     somebody's metric. `shipped_samples_per_s`: the modelled throughput of the shipped script by
-    ranks, which is the same in every check; if it is not here, a check measures it again.
+    ranks, FEW and MANY, which is the same in every check; if it is not here, a check measures it
+    again.
     """
 
     gpu: str
@@ -71,6 +74,13 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     smallest: int = 64
     small: SmallModel | None = None
     shipped_samples_per_s: dict[int, float] = {}
+
+    def __post_init__(self) -> None:
+        if self.shipped_samples_per_s and self.shipped_samples_per_s.keys() != {FEW, MANY}:
+            raise ValueError(
+                f"`shipped_samples_per_s` needs the throughput on {FEW} and on {MANY} ranks, and no"
+                " other"
+            )
 
     @property
     def elements(self) -> int:
