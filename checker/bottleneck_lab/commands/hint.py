@@ -35,7 +35,7 @@ def command(
     """Show the next hint. Each one gives away a little more.
 
     Hints about what the last check, or your latest capture, found right are skipped. There is none
-    once a check leaves little or nothing to gain.
+    once a check finds work as fast as the fastest script known.
 
     Exit code 2 if your instructor has not opened it yet, as for `lab solution`.
     """
@@ -93,7 +93,7 @@ def _print_none(why: str, content: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         print_json(content)
     else:
-        say(f"No hint: little or nothing is left to gain. {why}")
+        say(f"No hint: nothing is left to gain, as far as we know. {why}")
 
 
 def _last_open(workspace: Workspace, opened: int | None) -> int | None:

@@ -150,8 +150,8 @@ Without = Annotated[
         "--without",
         metavar="LINE",
         help=(
-            "ask budget: what is left without these lines, 31,13-18 or train.py:31, or the row"
-            " that begins so; repeatable."
+            "ask budget: what is left without these lines, 31,13-18 or train.py:31, or the rows"
+            " that begin so; repeatable."
         ),
     ),
 ]

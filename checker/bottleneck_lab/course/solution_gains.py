@@ -41,16 +41,10 @@ def comparable_gains(lab: Lab, verdict: Verdict) -> dict[str, float]:
 
 
 def describe_nothing_left(lab: Lab, verdict: Verdict) -> str:
-    """Return why little or nothing is left to gain after a check: the work is as fast as the
-    fastest script known, or within the limits on memory that it was about. Empty where something
-    may be left.
+    """Return why nothing is left to gain after a check, as far as is known: the work is as fast as
+    the fastest script. Empty where something may be left.
     """
-    prediction = verdict.prediction
-    if verdict.outcome is not Outcome.PASS or prediction is None:
-        return ""
-    if prediction.quantity == "memory":
-        return "Your last check found your work within every limit."
-    gains = comparable_gains(lab, verdict)
-    if gains and (prediction.measured or 0.0) > ALIKE * max(gains.values()):
+    gains, prediction = comparable_gains(lab, verdict), verdict.prediction
+    if prediction and gains and (prediction.measured or 0.0) > ALIKE * max(gains.values()):
         return "Your last check found your work as fast as the fastest script known to us."
     return ""

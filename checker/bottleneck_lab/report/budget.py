@@ -5,7 +5,7 @@ and what is left without some lines and with other work.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -30,23 +30,22 @@ _ADDED = re.compile(
     r"(?P<count>[1-9]\d*)|((?P<side>device):)?(?P<time>\d+(\.\d+)?) ?(?P<unit>ms|us|µs)"
     r"|((?P<calls>[1-9]\d*) ?\* ?)?(?P<operator>[A-Za-z_][\w.]*)"
 )
-_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _OWN_WORK = ", without what your own code takes there: `--with device:0.2ms` adds it"
 _UNITS_MS = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
 
 
 def find_parts(answer: QueryResult, left_out: Sequence[str]) -> list[str]:
-    """Return the names of the parts that are `left_out`, each given as `31`, `13-18`, several of
-    these with commas, `train.py:31` or the beginning of its name. Raises UsageError for one that is
+    """Return the names of the parts that are `left_out`, each given as `31`, `13-18`, `train.py:31`
+    or the beginning of its name, or several of these with commas. Raises UsageError for one that is
     not there or is not clear.
     """
     rows = _rows(answer)
     given = [
         each
         for text in left_out
-        for each in (text.split(",") if _NUMBERS.fullmatch(text) else [text])
+        for each in ([text] if _rows_that_begin(text, rows) else text.split(","))
     ]
-    return list(dict.fromkeys(part for each in given for part in _parts_of(each, rows)))
+    return list(dict.fromkeys(part for each in given for part in _parts_of(each.strip(), rows)))
 
 
 class Change(NamedTuple):
@@ -387,11 +386,9 @@ def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
     """
     file, _, numbers = given.rpartition(":")
     first, _, last = numbers.partition("-")
-    own = {part: match for part in rows if (match := LINE.match(without_folders(part)))}
+    own = _lines_of(rows)
     if not (first.isdecimal() and (last or first).isdecimal()):
-        others = [part for part in rows if part not in (*own, SUM, IDLE, NOW, AFTER_THE_HOST)]
-        # What a model charges whatever a program does cannot be left out.
-        parts = [each for each in others if each.startswith(given) and not FIXED_PRICE.search(each)]
+        parts = _rows_that_begin(given, rows)
     else:
         wanted = range(int(first), int(last or first) + 1)
         parts = [part for part, match in own.items() if int(match[2]) in wanted]
@@ -404,12 +401,28 @@ def _parts_of(given: str, rows: dict[str, dict[str, float]]) -> list[str]:
             f"Say which: {' or '.join(f'`--without {each}:{numbers}`' for each in files)}.",
         )
     if not parts:
-        there = [f"{match[1]}:{match[2]}" for match in own.values()]
+        there = [f"{match[1]}:{match[2]}" for match in own.values()] + _other_rows(rows)
         raise UsageError(
             f"'{given}' is no line that starts or waits for anything in a step, nor does a row that"
             " can be left out begin so.",
-            f"`--without` takes one of these: {', '.join(there)}; or how another row begins."
+            f"`--without` takes one of these: {', '.join(there)}."
             if there
             else "`lab profile --stack` records lines.",
         )
     return parts
+
+
+def _lines_of(rows: Iterable[str]) -> dict[str, re.Match[str]]:
+    return {part: match for part in rows if (match := LINE.match(without_folders(part)))}
+
+
+def _other_rows(rows: Iterable[str]) -> list[str]:
+    """Return the parts of a step that are no lines and can be left out: not what a model charges
+    whatever a program does.
+    """
+    apart = {*_lines_of(rows), SUM, IDLE, NOW, AFTER_THE_HOST}
+    return [part for part in rows if part not in apart and not FIXED_PRICE.search(part)]
+
+
+def _rows_that_begin(given: str, rows: Iterable[str]) -> list[str]:
+    return [part for part in _other_rows(rows) if given and part.startswith(given)]

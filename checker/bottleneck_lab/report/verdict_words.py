@@ -14,7 +14,7 @@ import msgspec
 from bottleneck_lab.analysis.comparing.comparability import VERSIONS, format_version
 from bottleneck_lab.catalog import criterion_label, recorded_lab
 from bottleneck_lab.catalog.spec import CriterionSpec
-from bottleneck_lab.grading.calibration import RIGHT, describe_factor
+from bottleneck_lab.grading.calibration import EXACT, RIGHT, describe_factor
 from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import (
     OPEN_BECAUSE,
@@ -203,6 +203,10 @@ ESTIMATE_LEAVES_OUT = (
     "The peak that a report promises is that of steps which leave nothing behind: what your fix"
     " still keeps until the next report, such as losses, comes on top."
 )
+LESS_IS_KEPT = (
+    "When memory is highest, your fix holds less than you added to the peak that a report promises,"
+    " or a step of it makes less."
+)
 _UNFINISHED = (REASONS["target"], REASONS["mechanism"])
 """Why work failed that may be right and not yet all of the fix."""
 GO_ON = "If you meant to change more, go on: each check is compared anew."
@@ -251,8 +255,12 @@ def describe_prediction(verdict: Verdict) -> str:
 
 
 def _compare_estimate(predicted: float, measured: float) -> str:
-    """Return what the report's estimate leaves out, where more was predicted than measured."""
-    return f" {ESTIMATE_LEAVES_OUT}" if predicted > _ROUNDED_UP * measured else ""
+    """Return what the report's estimate leaves out, where more was predicted than measured, and
+    what it may count in vain, where less was.
+    """
+    if predicted > EXACT * measured:
+        return f" {ESTIMATE_LEAVES_OUT}"
+    return f" {LESS_IS_KEPT}" if measured > EXACT * predicted else ""
 
 
 def _remark(verdict: Verdict) -> list[str]:

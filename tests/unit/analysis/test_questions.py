@@ -168,23 +168,40 @@ def test_a_step_is_shown_part_by_part(loaded):
     assert whole["idle_after_ms"] == wait["idle_after_ms"] == pytest.approx(after_ns / 2 / 1e6)
 
 
+def two_steps(parts):
+    """Two marked steps of 100 µs; `parts` of when one begins and its number are its events."""
+    return [
+        each
+        for number, begin in enumerate((0, 100))
+        for each in (
+            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+            *parts(begin, number),
+        )
+    ]
+
+
+def on_line(number, begin, length):
+    """A line of the program that runs so long."""
+    name = f"train.py({number}): step"
+    return event("python_function", name, begin, length, tid="lines of 1")
+
+
 def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
     """Two steps of 100 µs: line 9 launches for 30, line 10 waits for 40 of 50, and nothing is
     recorded of a kernel on another stream and of the last 10 µs.
     """
-    rows = []
-    for number, begin in ((0, 0), (1, 100)):
-        rows += [
-            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+    rows = two_steps(
+        lambda begin, number: [
             event("user_annotation", "enumerate(DataLoader)#_Loader.__next__", begin, 10),
-            event("python_function", "train.py(9): step", begin + 10, 30, tid="lines of 1"),
+            on_line(9, begin + 10, 30),
             event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8, correlation=number + 1),
             kernel("gemm", begin + 30, 30, number + 1),
             kernel("beside it", begin + 70, 10, 0, stream=8),
-            event("python_function", "train.py(10): step", begin + 40, 50, tid="lines of 1"),
+            on_line(10, begin + 40, 50),
             event("cpu_op", "aten::item", begin + 42, 45),
             event("cuda_runtime", "cudaStreamSynchronize", begin + 45, 40),
         ]
+    )
     timeline = loaded(*rows)
     parts = {row["part"]: row for row in answers(timeline, "budget")}
     assert [*parts] == [
@@ -227,17 +244,16 @@ def test_a_step_is_shown_line_by_line_without_waits_and_idle_time(loaded):
 
 def test_a_budget_begins_with_what_saves_most(loaded):
     """Also where that takes less time than another line, which waits; sums stay at the end."""
-    rows = []
-    for number, begin in ((0, 0), (1, 100)):
-        rows += [
-            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
+    rows = two_steps(
+        lambda begin, number: [
             event("user_annotation", "a price of the step (modelled)", begin, 10),
-            event("python_function", "train.py(9): step", begin + 10, 40, tid="lines of 1"),
+            on_line(9, begin + 10, 40),
             event("cuda_runtime", "cudaLaunchKernel", begin + 12, 30, correlation=number + 1),
             kernel("gemm", begin + 45, 44, number + 1),
-            event("python_function", "train.py(10): step", begin + 50, 50, tid="lines of 1"),
+            on_line(10, begin + 50, 50),
             event("cuda_runtime", "cudaStreamSynchronize", begin + 51, 40),
         ]
+    )
     answer = answers(loaded(*rows), "budget")
     saved = [row["saves_percent"] for row in answer]
     assert [row["part"] for row in answer] == [
@@ -256,16 +272,15 @@ def test_a_budget_begins_with_what_saves_most(loaded):
 
 def test_a_budget_s_host_times_name_their_allocations(loaded):
     """Two steps of 100 µs; in each, 50 µs of line 10 are the driver's, of line 9 once 4."""
-    rows = []
-    for number, begin in ((0, 0), (1, 100)):
-        rows += [
-            event("user_annotation", f"ProfilerStep#{number}", begin, 100),
-            event("python_function", "train.py(9): step", begin, 30, tid="lines of 1"),
+    rows = two_steps(
+        lambda begin, number: [
+            on_line(9, begin, 30),
             event("cuda_runtime", "cudaLaunchKernel", begin + 12, 8, correlation=number + 1),
             kernel("gemm", begin + 30, 40, number + 1),
-            event("python_function", "train.py(10): step", begin + 30, 60, tid="lines of 1"),
+            on_line(10, begin + 30, 60),
             event("cuda_runtime", "cudaMalloc", begin + 40, 50),
         ]
+    )
     timeline = loaded(*rows, event("cuda_runtime", "cudaMalloc", 22, 4))
     parts = {row["part"]: row for row in answers(timeline, "budget")}
     assert parts["train.py(10): step"]["host_ms"] == pytest.approx(0.06)

@@ -240,6 +240,13 @@ def test_several_lines_are_given_with_commas():
         find_parts(ANSWER, ["32,33"])
 
 
+def test_lines_and_other_rows_are_given_together():
+    line, loading = "train.py(32): train", "enumerate(DataLoader)#__next__"
+    assert find_parts(ANSWER, ["32, enumerate"]) == [line, loading]
+    answer = QueryResult(COLUMNS, [*ANSWER.rows, ["load, then resize", None, 0.1, None, None]])
+    assert find_parts(answer, ["load, then", "32"]) == ["load, then resize", line]
+
+
 def test_a_number_that_two_files_have_is_refused_with_both():
     with pytest.raises(UsageError, match=r"On line 31, train\.py and recipe\.py each") as refused:
         find_parts(ANSWER, ["31"])
@@ -318,7 +325,7 @@ def test_a_line_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="'40' is no line") as refused:
         find_parts(ANSWER, ["40"])
     assert "train.py:31, recipe.py:31, train.py:32" in refused.value.remedy
-    for line in ("recipe.py:32", "-31", "x", "fixed", "sum", "idle", "a step"):
+    for line in ("", "32,", "recipe.py:32", "-31", "x", "fixed", "sum", "idle", "a step"):
         with pytest.raises(UsageError, match="is no line that"):
             find_parts(ANSWER, [line])
 

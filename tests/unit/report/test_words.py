@@ -121,6 +121,14 @@ def test_predictions(predicted, measured, end):
             " it by a factor of 20.00: right on the mark.",
         ),
         (
+            "passed",
+            Prediction(20.0, 25.0, "memory"),
+            "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
+            " it by a factor of 25.00: too low by a factor of 1.25. When memory is highest, your"
+            " fix holds less than you added to the peak that a report promises, or a step of it"
+            " makes less.",
+        ),
+        (
             "slow",
             Prediction(2.0, 3.2, "reference"),
             "You predicted that the shipped code must become 2.00x as fast; a check of it measured"

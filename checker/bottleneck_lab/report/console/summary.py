@@ -283,8 +283,8 @@ def _print_evidence(sheet: Sheet, summary: Summary, *, whole: bool) -> None:
         return
     if gaps:
         numbers = f"`--gap N`, 1 to {len(gaps)}," if len(gaps) > 1 else "`--gap 1`"
-        count = f"{len(gaps)} longest gaps" if len(gaps) > 1 else "longest gap"
-        sheet.heading(f"The {count} (add {numbers} to see what every thread did)")
+        title = f"The longest gap{'s' * (len(gaps) > 1)}"
+        sheet.heading(f"{title} (add {numbers} to see what every thread did)")
         if short_gaps := describe_short_gaps(summary.devices):
             sheet.line(short_gaps, indent=1)
     print_gaps(
