@@ -913,6 +913,31 @@ class TestProgram:
         assert all(span.line.startswith("program.py(") for span in waits)
 
 
+def test_a_wait_for_an_event_is_not_for_what_was_launched_after_it(tmp_path: Path) -> None:
+    slow = PLAIN.at_scale(1000)
+    engine = Engine(slow, recording=True)
+    a = upload(engine, torch.ones(256, 256), "train.py(3): train")
+
+    def multiply(line: str) -> None:
+        for _ in range(20):
+            engine.call("mul_", "Scalar", [Handle(a.number), 1.0], {}, line)
+
+    for _ in range(2):
+        engine.step()
+        multiply("train.py(7): train")
+        event = engine.record_event()
+        multiply("train.py(9): train")
+        engine.wait_event(event, "train.py(10): train")
+    assert engine.clock.device_us > engine.clock.host_us
+    books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
+    write_trace(books, slow, tmp_path / "trace.json.gz")
+    summary = summarise(load(tmp_path / "trace.json.gz"))
+    assert summary.quality.reasons == []
+    (row,) = (row for row in summary.syncs if row.line == "train.py(10): train")
+    assert (row.name, row.calls) == ("cudaEventSynchronize", 2)
+    assert row.awaited_line == "train.py(7): train"
+
+
 def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Path) -> None:
     engine = Engine(msgspec.structs.replace(PLAIN, reduction_us=50.0), recording=True)
     a = upload(engine, torch.ones(64, 64), "train.py(3): train")

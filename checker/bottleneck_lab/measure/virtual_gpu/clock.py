@@ -17,6 +17,7 @@ Kind = Literal[
     "h2d",
     "d2h",
     "wait",
+    "await_event",
     "launch",
     "copy",
     "pin",
@@ -138,7 +139,7 @@ class Clock:
     def wait_event(self, at_us: float, line: str) -> None:
         """Have the host wait for an event. It does not wait for one that has happened."""
         if at_us > self.host_us:
-            self._wait_until(at_us, line)
+            self._wait_until(at_us, line, kind="await_event")
         self.awaited_us = max(self.awaited_us, at_us)
 
     def query_event(self, at_us: float, line: str) -> bool:
@@ -152,7 +153,7 @@ class Clock:
             at_us > self._begun_us and of_this_step >= FREE_QUESTIONS
         )
         if at_us > self.host_us and again:
-            self._wait_until(at_us, line)
+            self._wait_until(at_us, line, kind="await_event")
         if at_us > self.host_us:
             self._queried.add(at_us)
             self.host_us += self.spec.wait_us
@@ -160,14 +161,14 @@ class Clock:
         self.awaited_us = max(self.awaited_us, at_us)
         return True
 
-    def _wait_until(self, at_us: float, line: str, operator: str = "") -> None:
+    def _wait_until(self, at_us: float, line: str, operator: str = "", kind: Kind = "wait") -> None:
         self.waits += 1
         if self.step_starts_us:
             self.line_waits[line] += 1
         start = self.host_us
         self.host_us = max(self.host_us, at_us) + self.spec.wait_us
         self.awaited_us = max(self.awaited_us, at_us)
-        self._record("wait", operator, start, self.host_us, line)
+        self._record(kind, operator, start, self.host_us, line)
 
     def pin(self, nbytes: int, line: str) -> None:
         """Charge the host for a buffer that the launching thread pins itself. What a loader's own

@@ -26,6 +26,7 @@ _CALLS = {
     "launch": "cudaLaunchKernel",
     "copy": "cudaMemcpyAsync",
     "wait": "cudaStreamSynchronize",
+    "await_event": "cudaEventSynchronize",
     "pin": "cudaHostAlloc",
     "allocate": "cudaMalloc",
 }
