@@ -139,6 +139,16 @@ def _labs() -> str:
     return "\n\n".join(parts)
 
 
+def _questions() -> str:
+    """The ready questions of `lab report --ask`, with what their figures are of."""
+    from bottleneck_lab.analysis.questions import QUESTIONS
+
+    rows = [
+        f"| `{each.name}` | {' '.join([each.asks, each.notes]).strip()} |" for each in QUESTIONS
+    ]
+    return "\n".join(["| question | asks |", "| --- | --- |", *rows])
+
+
 def _judges() -> str:
     """For every lab, in the order in which they are taken: each property of its brief, what judges
     it, and the mutants and variants that show it.
@@ -205,7 +215,13 @@ def _help(*words: str) -> str:
     return str(done.output).rstrip()
 
 
-_BUILT = {"commands": _commands, "labs": _labs, "judges": _judges, "exports": _exports}
+_BUILT = {
+    "commands": _commands,
+    "labs": _labs,
+    "judges": _judges,
+    "questions": _questions,
+    "exports": _exports,
+}
 
 if __name__ == "__main__":
     for path, content in built_pages().items():
