@@ -17,6 +17,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.analysis.questions import QUESTIONS
+
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs" / "gallery"
 CAPTURES = ROOT / "datasets" / "captures"
@@ -141,8 +143,6 @@ def _labs() -> str:
 
 def _questions() -> str:
     """The ready questions of `lab report --ask`, with what their figures are of."""
-    from bottleneck_lab.analysis.questions import QUESTIONS
-
     rows = [
         f"| `{each.name}` | {' '.join([each.asks, each.notes]).strip()} |" for each in QUESTIONS
     ]

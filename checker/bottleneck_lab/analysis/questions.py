@@ -91,9 +91,9 @@ _NO_LINES = "no lines were recorded; `lab profile --stack` records them"
 
 _BUDGET = (
     "saves percent: by how much a step is shorter when this line alone is left out, while others"
-    " still wait; what takes its place may wait as well, and then less is saved. `--without 9,12-14`"
-    " says it of several. Means over all steps and ranks. Launches are those of these steps, of"
-    " kernels and copies; a backward's count for {backward}."
+    " still wait; what takes its place may wait as well, and then less is saved."
+    " `--without 9,12-14` says it of several. Means over all steps and ranks. Launches are those of"
+    " these steps, of kernels and copies; a backward's count for {backward}."
 )
 _LINES = (
     "Sums over all steps, if some are marked; `--ask budget` has what a step takes. Lines are"
