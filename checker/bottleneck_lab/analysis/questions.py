@@ -455,8 +455,8 @@ QUESTIONS = (
         """,
         notes="Percent: of the wall time; idle_after_ms: a step. A wait costs the idle time after"
         " it: how long the device has nothing to do until the host, on whatever line, has launched"
-        " more. A wait without any is harmless: the device works meanwhile. By how much a step is"
-        " shorter without a line is none of these: `--ask budget` says it.",
+        " more. A wait without any is harmless: the device works meanwhile. What a step saves"
+        " without a line is another figure: `--ask budget` has it.",
         spare=("name", "calls", "total_ms"),
     ),
     Question(
