@@ -96,38 +96,33 @@ def describe_change(
     if change.device_share != 1:
         lines.append(f"Of the device's other work, {change.device_share:.0%} remains.")
     own = bool(added.launches and device.whole and not added.device_ms)
-    best = "at best" if own and device.left > host.left else "about"
+    host_is_slower = host.left >= device.left
+    best = "about" if host_is_slower or not own else "at best"
     takes = (
         f"a step takes {best} {format_rounded(left_ms)} ms instead of {format_rounded(now_ms)} ms:"
         f" {now_ms / left_ms:.2f} times as fast"
     )
-    if alone is not None and Change(change.without) == change:
-        return "\n".join([*lines, _describe_alone(now_ms, now_ms / alone, taken), _plan(each_us)])
     staying_ms = whole["waiting_ms"] - taken["waiting_ms"]
     if now_ms < WORTH_A_WORD * max(host.whole, device.whole):
         lines.append(f"After that, {takes}.")
         if staying_ms >= LEAST_MS:
             lines.append(f"Waits that stay may add up to {format_rounded(staying_ms)} ms.")
     else:
-        if alone is not None and change.added:
-            most_ms = now_ms / alone + host.new + device.new
-            lines.append(
-                "Only this changed, while other lines still wait: at most"
-                f" {format_rounded(most_ms)} ms a step, at least {now_ms / most_ms:.2f} times as"
-                " fast. That is if what is added waits for nothing: a single `.item()` may undo"
-                " most of it."
-            )
-        which = "all other waits end as well" if parts else "all waits end"
-        lines.append(f"If {which}, {takes}.")
-    lines.append(f"  host    {host.describe()}")
+        if alone is not None and change.device_share == 1:
+            lines.append(_describe_alone(now_ms, now_ms / alone, taken, host.new + device.new))
+        both = "This, and all waits gone" if alone is not None else "With all waits gone"
+        lines.append(f"{both}: {takes}.")
+    slower = ", the slower side"
+    lines.append(f"  host    {host.describe()}{slower * bool(host_is_slower and device.whole)}")
     if device.whole:
-        lines.append(f"  device  {device.describe()}{_OWN_WORK if own else ''}")
+        device_ms = f"{device.describe()}{slower * (not host_is_slower)}"
+        lines.append(f"  device  {device_ms}{_OWN_WORK if own else ''}")
     if each_us and not change.added:
         less = ""
         if change.device_share == 1:
             less = "; `--device-work 0.8` is for less work on the device"
-        price = f"Each launch in its place costs the host about {each_us:.3g} µs: `--with 3`"
-        lines.append(f"{price}{less}.")
+        price = f"each launch costs the host about {each_us:.3g} µs, `--with 3`"
+        lines.append(f"For a prediction, add what takes its place: {price}{less}.")
     return "\n".join(lines)
 
 
@@ -146,24 +141,24 @@ def _refuse_unknown_prices(added: _Added, each_us: float, *, emulated: bool) -> 
         )
 
 
-def _plan(each_us: float) -> str:
-    """Return how to go on from a comparison to a prediction."""
-    launches = f" A launch costs the host about {each_us:.3g} µs." if each_us else ""
-    return (
-        "For a prediction, say with `--with` what takes its place, such as `--with 3` for three"
-        f" launches: then all waits count as gone.{launches}"
-    )
-
-
-def _describe_alone(now_ms: float, after_ms: float, taken: dict[str, float]) -> str:
-    """Return what a step takes `after` parts are gone that have `taken` so much of it, while other
-    lines still wait.
+def _describe_alone(
+    now_ms: float, after_ms: float, taken: dict[str, float], added_ms: float
+) -> str:
+    """Return what a step takes while other lines still wait, after parts are gone that have `taken`
+    so much of it; with what is added it takes that much more at most.
     """
+    this = "This alone, while other lines still wait"
+    if added_ms:
+        most_ms = after_ms + added_ms
+        return (
+            f"{this}: at most {format_rounded(most_ms)} ms a step, at least"
+            f" {now_ms / most_ms:.2f} times as fast. That is if what is added waits for nothing: a"
+            " single `.item()` may undo most of it."
+        )
     terms, moved = _derive_alone(now_ms, after_ms, taken)
     return (
-        f"Only this gone, while other lines still wait: {terms}{format_rounded(after_ms)} ms a"
-        f" step, which saves {1 - after_ms / now_ms:.1%}: {now_ms / after_ms:.2f} times as fast."
-        f"{moved}"
+        f"{this}: {terms}{format_rounded(after_ms)} ms a step, which saves"
+        f" {1 - after_ms / now_ms:.1%}: {now_ms / after_ms:.2f} times as fast.{moved}"
     )
 
 

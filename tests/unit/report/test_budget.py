@@ -38,26 +38,26 @@ ANSWER = QueryResult(
             "line 31 of train.py is 75 launches, 1.50 ms on the host, 2.50 ms of waiting and"
             " 0.25 ms on the device",
             "4.00 − 1.50 = 2.50 ms",
-            "3.00 − 0.25 = 2.75 ms",
+            "3.00 − 0.25 = 2.75 ms, the slower side",
         ),
         (
             ["train.py:31", "32"],
             "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host, 2.50 ms of waiting and"
             " 0.25 ms on the device",
             "4.00 − 2.50 = 1.50 ms",
-            "3.00 − 0.25 = 2.75 ms",
+            "3.00 − 0.25 = 2.75 ms, the slower side",
         ),
         (
             ["train.py:31", "recipe.py:31"],
             "line 31 of train.py and line 31 of recipe.py are 100 launches, 2.00 ms on the host,"
             " 2.50 ms of waiting and 2.25 ms on the device",
-            "4.00 − 2.00 = 2.00 ms",
+            "4.00 − 2.00 = 2.00 ms, the slower side",
             "3.00 − 2.25 = 0.75 ms",
         ),
         (
             ["enumerate"],
             "enumerate(DataLoader)#__next__ is 0.40 ms on the host",
-            "4.00 − 0.40 = 3.60 ms",
+            "4.00 − 0.40 = 3.60 ms, the slower side",
             "3.00 ms",
         ),
         (
@@ -65,43 +65,46 @@ ANSWER = QueryResult(
             "lines 31, 32 of train.py are 75 launches, 2.50 ms on the host, 2.50 ms of waiting and"
             " 0.25 ms on the device",
             "4.00 − 2.50 = 1.50 ms",
-            "3.00 − 0.25 = 2.75 ms",
+            "3.00 − 0.25 = 2.75 ms, the slower side",
         ),
-        (["32"], "line 32 of train.py is 1.00 ms on the host", "4.00 − 1.00 = 3.00 ms", "3.00 ms"),
+        (
+            ["32"],
+            "line 32 of train.py is 1.00 ms on the host",
+            "4.00 − 1.00 = 3.00 ms, the slower side",
+            "3.00 ms",
+        ),
     ],
 )
 def test_both_sums_are_added_up_without_what_is_left_out(left_out, taken, host, device):
     parts = find_parts(ANSWER, left_out)
-    first, alone, plan = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
+    first, alone, gain, *rest = describe_change(ANSWER, parts, UNCHANGED, 1.47).splitlines()
     assert first == f"Left out: {taken}."
-    assert alone.startswith("Only this gone, while other lines still wait: ")
+    assert alone.startswith("This alone, while other lines still wait: ")
     assert "4.76 ms a step, which saves 32.0%: 1.47 times as fast." in alone
-    assert plan.startswith("For a prediction, say with `--with` what takes its place, such as")
-    assert plan.endswith(" A launch costs the host about 20 µs.")
-    first, gain, *rest = describe_change(ANSWER, parts, UNCHANGED).splitlines()
-    assert first == f"Left out: {taken}."
-    assert gain.startswith("If all other waits end as well, ")
+    assert gain.startswith("This, and all waits gone: a step takes about ")
     assert gain.endswith(" times as fast.")
     assert rest == [
         f"  host    {host}",
         f"  device  {device}",
-        "Each launch in its place costs the host about 20 µs: `--with 3`; `--device-work 0.8` is"
-        " for less work on the device.",
+        "For a prediction, add what takes its place: each launch costs the host about 20 µs,"
+        " `--with 3`; `--device-work 0.8` is for less work on the device.",
     ]
+    unknown = gain.replace("This, and", "With")
+    assert describe_change(ANSWER, parts, UNCHANGED).splitlines() == [first, unknown, *rest]
 
 
 def test_what_is_gained_alone_is_derived_with_the_waits_that_come_to_other_lines():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 3.4).splitlines()
     assert alone == (
-        "Only this gone, while other lines still wait: 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
+        "This alone, while other lines still wait: 7.00 − (1.50 + 2.50) + 0.40 = 3.40 ms a"
         " step, which saves 51.4%: 2.06 times as fast. The 0.40 ms are waits that come to other"
         " lines."
     )
     # A replay that leaves less than the rest: what more there is to it, the sums do not say.
     _, alone, *_ = describe_change(ANSWER, parts, UNCHANGED, 7.0 / 2.9).splitlines()
     assert alone == (
-        "Only this gone, while other lines still wait: 2.90 ms a step, which saves 58.6%:"
+        "This alone, while other lines still wait: 2.90 ms a step, which saves 58.6%:"
         " 2.41 times as fast."
     )
 
@@ -110,8 +113,7 @@ def test_the_gain_is_that_of_the_longer_sum():
     parts = find_parts(ANSWER, ["train.py:31"])
     _, gain, *_ = describe_change(ANSWER, parts, UNCHANGED).splitlines()
     assert gain == (
-        "If all other waits end as well, a step takes about 2.75"
-        " ms instead of 7.00 ms: 2.55 times as fast."
+        "With all waits gone: a step takes about 2.75 ms instead of 7.00 ms: 2.55 times as fast."
     )
 
 
@@ -123,7 +125,7 @@ def test_launches_and_time_in_place_of_lines_are_added_to_the_host_s_sum():
     assert out.startswith("Left out: line 31 of train.py and")
     assert added == "Added: 3 launches at 20 µs of the host and 0.15 ms of the host."
     assert "about 2.21 ms instead of 7.00 ms: 3.17 times as fast." in gain
-    assert host == "  host    4.00 − 2.00 + 0.21 = 2.21 ms"
+    assert host == "  host    4.00 − 2.00 + 0.21 = 2.21 ms, the slower side"
     assert device == (
         "  device  3.00 − 2.25 = 0.75 ms, without what your own code takes there: `--with"
         " device:0.2ms` adds it"
@@ -142,7 +144,7 @@ def test_where_the_device_is_slower_an_unknown_part_of_it_makes_a_sum_the_best_c
 def test_with_nothing_left_out_what_is_added_counts_all_the_same():
     added, _, host, device = describe_change(ANSWER, [], Change(added=["1"])).splitlines()
     assert added == "Added: 1 launch at 20 µs of the host."
-    assert host == "  host    4.00 + 0.02 = 4.02 ms"
+    assert host == "  host    4.00 + 0.02 = 4.02 ms, the slower side"
     assert device == (
         "  device  3.00 ms, without what your own code takes there: `--with device:0.2ms` adds it"
     )
@@ -164,7 +166,7 @@ def test_operators_are_added_with_their_launches_forward_and_backward():
         "  1 × backward: 1 launch backward",
         "  2 launches besides",
     ]
-    assert host == "  host    4.00 + 0.62 = 4.62 ms"
+    assert host == "  host    4.00 + 0.62 = 4.62 ms, the slower side"
 
 
 def test_an_unknown_operator_is_refused_with_those_that_are_known():
@@ -196,7 +198,7 @@ def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
     _, _, alone, *_ = describe_change(ANSWER, parts, change, 1.4).splitlines()
     # 7 ms / 1.4 and 0.1 + 0.3 + 0.1 ms more.
     assert alone == (
-        "Only this changed, while other lines still wait: at most 5.50 ms a step, at least 1.27"
+        "This alone, while other lines still wait: at most 5.50 ms a step, at least 1.27"
         " times as fast. That is if what is added waits for nothing: a single `.item()` may undo"
         " most of it."
     )
@@ -222,7 +224,7 @@ def test_less_work_on_the_device_scales_what_is_left_of_its_sum():
     ).splitlines()
     assert remains == "Of the device's other work, 60% remains."
     assert "about 2.50 ms instead of 7.00 ms: 2.80 times as fast" in gain
-    assert host == "  host    4.00 − 1.50 = 2.50 ms"
+    assert host == "  host    4.00 − 1.50 = 2.50 ms, the slower side"
     assert device == "  device  (3.00 − 0.25) × 0.6 = 1.65 ms"
     *_, device, _ = describe_change(ANSWER, [], Change(device_share=0.5)).splitlines()
     assert device == "  device  3.00 × 0.5 = 1.50 ms"
