@@ -106,13 +106,22 @@ def _describe_regular_fall(use: MemoryUse, sign: str) -> str:
     """Return what a step leaves where memory falls at equal distances: all of it first, since a
     partial fix may only move some from what is kept to what is freed later.
     """
-    late_bytes = use.late_bytes // (use.period_steps - 1)
+    late_bytes = _late_a_step(use)
     until = f"{_until_fall(use)}{sign}"
     kept_bytes = use.growth_bytes_per_step
     if kept_bytes <= 0:
         return f"A step leaves {words.format_bytes(late_bytes)} behind {until}."
     left, kept, late = words.format_sum(kept_bytes, late_bytes)
     return f"A step leaves {left} behind: {kept} for good, and {late} {until}."
+
+
+def _late_a_step(use: MemoryUse) -> int:
+    """Return the bytes that a step leaves until memory next falls: as the table of lines adds up
+    those of a typical step, where that is what the fall comes to.
+    """
+    by_fall = use.late_bytes // (use.period_steps - 1)
+    by_lines = sum(row.late_bytes_per_step for row in use.holders)
+    return by_lines if abs(by_lines - by_fall) < SMALL * by_fall else by_fall
 
 
 def _until_fall(use: MemoryUse) -> str:
@@ -195,8 +204,7 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
     return (
         "Had the steps before the peak's left nothing behind, the peak would be"
         f" {words.format_bytes(left_bytes, decimals=2)}. A fix may end above that, by what it still"
-        " keeps from step to step, or below: what the peak's step adds is in it, and may be"
-        " freed sooner."
+        " keeps between steps, or below, as it may free the tensors of a step sooner."
     )
 
 
@@ -250,7 +258,9 @@ def _describe_start(use: MemoryUse, freed_bytes: int) -> tuple[int, str]:
         if _has_start_at_peak(use):
             return start_bytes, f"at the start, {freed} of it freed later"
         start = words.format_in(unit, start_bytes)
-        return start_bytes - freed_bytes, f"of the {start} at the start; {freed} do not stay"
+        return start_bytes - freed_bytes, (
+            f"of the {start} at the start, or made anew in its place; {freed} do not stay"
+        )
     if not earlier_bytes:
         return start_bytes, "at the start"
     steps = "step" if use.steps_before == 1 else f"{use.steps_before:,} steps"

@@ -157,8 +157,8 @@ def test_what_no_step_has_left_stands_below_the_parts_of_the_peak(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     left = (
         "Had the steps before the peak's left nothing behind, the peak would be 260.00 MiB. A"
-        " fix may end above that, by what it still keeps from step to step, or below: what the"
-        " peak's step adds is in it, and may be freed sooner."
+        " fix may end above that, by what it still keeps between steps, or below, as it may free"
+        " the tensors of a step sooner."
     )
     shown = draw(render_summary, capture).splitlines()
     peak = next(at for at, line in enumerate(shown) if "MiB  at the peak: in " in line)
