@@ -436,7 +436,7 @@ def describe_ahead(changes: Sequence[FigureChange]) -> str:
             " and longer on the other, or comes to a wait earlier. Only the whole step tells what"
             " that gains."
         )
-    if "hidden" in words_used:
+    if "hidden" in {*words_used, *map(format_ratio, changes)}:
         sentences.append(_HIDDEN)
     return " ".join(sentences)
 
@@ -564,7 +564,7 @@ def format_ratio(change: FigureChange) -> str:
     """Return the ratio of the two times shown; `gone` and `new` for what is on one side only. Where
     one side is next to nothing, whose noise would be the ratio, it is a bound of what is better,
     and else nothing; of a change too small to matter, that. A charge has none, nor has what is
-    hidden or moved: none of these is better or worse.
+    hidden or moved: none of these is better or worse. What is new says if it is hidden.
     """
     ratio, word = _shown_ratio(change), judge_change(change)
     if word == "charge" or (word in ("hidden", "moved") and ratio):
@@ -575,6 +575,8 @@ def format_ratio(change: FigureChange) -> str:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
     if ratio >= 1 / HIGHEST_SHOWN:
         return f"{ratio:.2f}x"
+    if word == "new" and change.waits:
+        return "hidden"
     if ratio or word in ("gone", "new"):
         return ""
     return "gone" if change.before else "new"

@@ -39,6 +39,7 @@ from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.breakdown import wall_parts
 from bottleneck_lab.report.capture_words import REMEDIES_LATER
 from bottleneck_lab.report.comparison_words import (
+    describe_ahead,
     describe_headline,
     describe_speedup,
     format_between,
@@ -813,7 +814,7 @@ def test_a_ratio_to_next_to_nothing_is_a_bound_of_what_is_better(outcome, ratio,
 @pytest.mark.parametrize(
     ("group", "before", "after", "outcome", "waits", "word", "ratio"),
     [
-        ("line", 0.0, 5.0, "differs", True, "new", ""),  # beside a busy device
+        ("line", 0.0, 5.0, "differs", True, "new", "hidden"),  # beside a busy device
         ("line", 4.0, 5.0, "differs", True, "hidden", ""),
         ("sync", 0.0, 5.0, "differs", True, "hidden", "new"),
         ("line", 4.0, 5.0, "cannot tell", True, "cannot tell", "0.80x"),  # of unreliable captures
@@ -826,6 +827,7 @@ def test_a_ratio_to_next_to_nothing_is_a_bound_of_what_is_better(outcome, ratio,
 def test_what_one_side_alone_has_is_gone_or_new(group, before, after, outcome, waits, word, ratio):
     change = FigureChange("x", group, before, after, 0.0, outcome, waits=waits)
     assert (judge_change(change), format_ratio(change)) == (word, ratio)
+    assert bool(describe_ahead([change])) is ("hidden" in (word, ratio))
 
 
 @pytest.mark.parametrize(("outcome", "explained"), [("same", True), ("better", False)])
