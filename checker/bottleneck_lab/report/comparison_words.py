@@ -575,10 +575,8 @@ def format_ratio(change: FigureChange) -> str:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
     if ratio >= 1 / HIGHEST_SHOWN:
         return f"{ratio:.2f}x"
-    if word == "new" and change.waits:
-        return "hidden"
     if ratio or word in ("gone", "new"):
-        return ""
+        return "hidden" if word == "new" and change.waits else ""
     return "gone" if change.before else "new"
 
 
