@@ -145,7 +145,10 @@ def _look_at(workspace: Workspace, verdict: Verdict, advice: str) -> str:
     except (CaptureError, MachineError):
         return advice  # what was measured must not be lost for a capture that cannot be read
     number = capture_number(capture)
-    return f"Capture {number} is of this code: `lab report {number}` shows {_SHOWS[advice]}.{kept}"
+    return (
+        f"Capture {number} is of the code that was checked: `lab report {number}` shows"
+        f" {_SHOWS[advice]}.{kept}"
+    )
 
 
 def _kept_lines(capture: Path) -> str:

@@ -355,8 +355,8 @@ def describe_reading(
             f" The diagnosed capture, {busy:.0%} busy, would promise {largest:.2f}x."
         )
     return (
-        "The tool: with the costliest finding gone and the work as it is, it would be about"
-        f" {largest:.2f}x as fast. A fix that also saves work, as fewer launches do, gains more;"
+        f"The tool: about {largest:.2f}x from ending the costliest finding alone, with the work as"
+        " it is. A fix that also saves work, as fewer launches do, gains more;"
         " one that leaves part of that time gains less."
         f"{_other_ceilings(questions, answers, seen)}"
     )

@@ -151,9 +151,9 @@ def _describe_alone(
     if added_ms:
         most_ms = after_ms + added_ms
         return (
-            f"{this}: at most {format_rounded(most_ms)} ms a step, at least"
-            f" {now_ms / most_ms:.2f} times as fast. That is if what is added waits for nothing: a"
-            " single `.item()` may undo most of it."
+            f"{this}: {format_rounded(most_ms)} ms a step or less, {now_ms / most_ms:.2f} times as"
+            " fast or more, if what is added waits for nothing: a single `.item()` may undo most of"
+            " it."
         )
     terms, moved = _derive_alone(now_ms, after_ms, taken)
     return (

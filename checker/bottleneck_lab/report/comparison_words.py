@@ -574,7 +574,8 @@ def format_ratio(change: FigureChange) -> str:
     if ratio > HIGHEST_SHOWN:
         return f">{HIGHEST_SHOWN:.0f}x" if word == "better" else ""
     if ratio >= 1 / HIGHEST_SHOWN:
-        return f"{ratio:.2f}x"
+        exact = change.group == "step" and change.low is None and abs(ratio - 1) < NEAR_ONE
+        return f"{ratio:.{3 if exact else 2}f}x"
     if ratio or word in ("gone", "new"):
         return "hidden" if word == "new" and change.waits else ""
     return "gone" if change.before else "new"

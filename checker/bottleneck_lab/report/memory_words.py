@@ -253,7 +253,7 @@ def _describe_start(use: MemoryUse, freed_bytes: int) -> tuple[int, str]:
     """
     unit = words.unit_of(use.peak_bytes)
     earlier_bytes, start_bytes = _kept_before(use), use.start_bytes
-    if freed_bytes:
+    if freed_bytes > SMALL * use.peak_bytes:
         freed = words.format_in(unit, freed_bytes)
         if _has_start_at_peak(use):
             return start_bytes, f"at the start, {freed} of it freed later"
@@ -285,6 +285,18 @@ def list_blocks(rows: Sequence[Holder]) -> list[tuple[str, str, str]]:
     them.
     """
     return [(row.line, f"{row.blocks:,}", _describe_blocks(row)) for row in rows]
+
+
+def describe_counts(use: MemoryUse) -> str:
+    """Return how the table of lines counts what the list of the peak's parts has otherwise; empty
+    where steps leave nothing.
+    """
+    if use.hides_growth or not changes_between_steps(use):
+        return ""
+    return (
+        "At the peak, a line's memory is that of the peak's own step, too, which the list above has"
+        " apart. What is held in two ways, for good and until later, counts as kept for good."
+    )
 
 
 def describe_late_lines(rows: Sequence[Holder], code: Mapping[str, str]) -> str:

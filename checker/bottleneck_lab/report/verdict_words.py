@@ -19,6 +19,7 @@ from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.criteria import (
     OPEN_BECAUSE,
     UNMEASURED,
+    as_sentence,
     describe_criterion,
     format_figure,
     format_limit,
@@ -58,17 +59,25 @@ def format_measured(criterion: CriterionResult) -> str:
 
 
 def describe_miss(verdict: Verdict, criterion: CriterionResult) -> str:
-    """Return the sentence of a criterion that is missed or open. Where it names a fault after the
-    criterion's whole text, the short label and the target stand for that text.
+    """Return the sentence of a criterion that is missed or open. Where it names a fault or a figure
+    after the criterion's whole text, the short label and the target stand for that text; what the
+    text adds after a colon, such as exceptions, comes last.
     """
     lab = recorded_lab(verdict.lab)
     device = lab.spec.devices.get(verdict.device) if lab else None
     for spec in device.criteria if device else []:
-        text = f"Not met: {describe_criterion(spec)}. "
-        if spec.id == criterion.id and criterion.sentence.startswith(text):
-            target = format_target(spec)
+        if spec.id != criterion.id:
+            continue
+        text, target = describe_criterion(spec), format_target(spec)
+        fault, figure = f"Not met: {text}. ", f"{text}: no, "
+        if criterion.sentence.startswith(fault):
             wanted = f"wanted {target}; " if target else ""
-            return f"{spec.label or spec.id}: {wanted}{criterion.sentence.removeprefix(text)}"
+            return f"{spec.label or spec.id}: {wanted}{criterion.sentence.removeprefix(fault)}"
+        if spec.label and target and criterion.sentence.startswith(figure):
+            measured = criterion.sentence.removeprefix(figure).rstrip(".")
+            more = text.partition(": ")[2]
+            added = f" {as_sentence(more[:1].upper() + more[1:])}" if more else ""
+            return f"{spec.label}: {measured}; wanted {target}.{added}"
     return criterion.sentence
 
 
@@ -80,6 +89,8 @@ def format_target(criterion: CriterionResult | CriterionSpec) -> str:
         return ""
     if criterion.unit == "share" and criterion.direction == "at_least" and criterion.target == 1:
         return "100%"  # no share is larger
+    if criterion.direction == "at_most" and criterion.target == 0:
+        return "none"
     words = "at most"
     if criterion.direction == "at_least":
         words = "at least"
@@ -204,8 +215,8 @@ ESTIMATE_LEAVES_OUT = (
     " still keeps until the next report, such as losses, comes on top."
 )
 LESS_IS_KEPT = (
-    "When memory is highest, your fix holds less than you added to the peak that a report promises,"
-    " or a step of it makes less."
+    "Your peak is lower than what you worked out from a report: a step of your fix makes less, or"
+    " less is kept when memory is highest."
 )
 _UNFINISHED = (REASONS["target"], REASONS["mechanism"])
 """Why work failed that may be right and not yet all of the fix."""

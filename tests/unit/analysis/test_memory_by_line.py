@@ -307,7 +307,10 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     assert "the peak would be 2.68 MiB." in describe_peak_without_steps(saw)
     # Of 1,724.5 KiB at the start, memory later falls to 1,724.5 less 512.
     fallen = replace(saw, lowest_after_step_bytes=saw.start_bytes - (512 << 10))
-    stays = ("1.18 MiB", "of the 1.68 MiB at the start; 0.50 MiB do not stay")
+    stays = (
+        "1.18 MiB",
+        "of the 1.68 MiB at the start, or made anew in its place; 0.50 MiB do not stay",
+    )
     assert list_peak(fallen)[:2] == [stays, ("4.82 MiB", late[1])]
     assert "the peak would be 2.18 MiB." in describe_peak_without_steps(fallen)
     steady = replace(use, growth_bytes_per_step=0, period_steps=0)
@@ -337,7 +340,14 @@ def lists_emptied_at_each_report(peak_step: int) -> MemoryUse:
     [
         # The 2 steps before the capture have left theirs, too, and 7 recorded ones.
         (10, ("0.33 MiB", "at the start, 0.08 MiB of it freed later"), 7),
-        (20, ("0.25 MiB", "of the 0.33 MiB at the start; 0.08 MiB do not stay"), 9),
+        (
+            20,
+            (
+                "0.25 MiB",
+                "of the 0.33 MiB at the start, or made anew in its place; 0.08 MiB do not stay",
+            ),
+            9,
+        ),
     ],
 )
 def test_what_steps_leave_until_later_is_so_much_for_each_of_them(
@@ -401,8 +411,8 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     use = sawtooth_that_grows()
     left = (
         "Had the steps before the peak's left nothing behind, the peak would be 1.31 MiB. A"
-        " fix may end above that, by what it still keeps from step to step, or below: what the"
-        " peak's step adds is in it, and may be freed sooner."
+        " fix may end above that, by what it still keeps between steps, or below, as it may free"
+        " the tensors of a step sooner."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {

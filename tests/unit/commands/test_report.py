@@ -367,7 +367,7 @@ def test_launches_are_counted_in_a_budget_that_has_any(tmp_path, accelerated):
     change = ["--without", "9", "--with", "2"]
     answer = CliRunner().invoke(app, ["report", str(trace), "--ask", "budget", *change])
     if accelerated:
-        assert "  host    0.10 − 0.03 + 0.06 = 0.13 ms\n" in answer.stdout
+        assert "  host    0.10 − 0.03 + 0.06 = 0.13 ms, the slower side\n" in answer.stdout
         assert "  device  0.03 − 0.03 = about 0 ms," in answer.stdout
         assert "After that, a step takes about 0.13 ms" in answer.stdout, "nothing waits here"
         assert "part  " not in answer.stdout, "the table is that of the step as it is"

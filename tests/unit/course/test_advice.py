@@ -62,7 +62,9 @@ def test_advice_does_not_request_a_second_capture_of_the_checked_code(start):
     assert advised(workspace, slow(workspace)) == ADVICE["correct but slow"], "there is none"
     capture(workspace)
     look, _ = advised(workspace, slow(workspace))
-    assert look == "Capture 1 is of this code: `lab report 1` shows what takes the time."
+    assert look == (
+        "Capture 1 is of the code that was checked: `lab report 1` shows what takes the time."
+    )
     checked, train = slow(workspace), workspace.root / "train.py"
     shipped = train.read_text()
     train.write_text("raise SystemExit")

@@ -478,7 +478,7 @@ def test_a_prediction_is_joined_with_the_ceilings_of_the_other_answers():
     figures = CaptureFigures(shown, 1_000, lambda _: {})
     questions = [evidence, best, gain]
     reading = describe_reading(gain, answers, figures, questions)
-    assert "about 1.86x as fast" in reading
+    assert "about 1.86x from ending" in reading
     assert reading.endswith(
         "By the shares that you gave: without your cause alone 1.51x, with nothing but computation"
         " 2.12x."
@@ -496,5 +496,5 @@ def test_a_prediction_is_held_against_the_most_that_a_check_can_measure():
     assert reading.endswith("The diagnosed capture, 21% busy, would promise 4.72x.")
     figures = CaptureFigures({"largest_gain_ratio": 1.8, "busy_share": 0.5}, 1_000, lambda _: {})
     reading = describe_reading(gain, {"gain": 4.7}, figures, [gain], most=2.5)
-    assert "about 1.80x as fast" in reading
+    assert "about 1.80x from ending" in reading
     assert "at most" not in reading

@@ -16,4 +16,7 @@ def test_a_loss_lies_in_the_block_that_the_rules_say() -> None:
     assert nbytes == [20480, 20480, 4]
     assert "64×10×8 differences are 20 KiB" in rules
     assert "`F.mse_loss(a, b).untyped_storage().nbytes()`" in rules
-    assert "it is 20480. `.detach()` keeps the same storage; `.clone()` does not" in rules
+    assert (
+        "it is 20480.\n- `.detach()` keeps the same storage. `.clone()` has its own, of 4 bytes"
+        in rules
+    )

@@ -377,7 +377,7 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
         (121.0, "121 waits are 12.1 a step"),
         (121.0, "In a step: 7 on train.py(24), 5.1 on train.py(30)."),
         (510.0, "In a step: 7 on train.py(24), 5.1 on train.py(30), 2 on train"),
-        (510.0, "2 on train.py(3), 1.5 on 3 more lines."),
+        (510.0, "0.5 on train.py(7), 0.5 on train.py(8), 1 on 2 more lines."),
     ],
 )
 def test_too_many_waits_are_counted_as_in_a_comparison_and_named(waits: float, note: str) -> None:
@@ -389,7 +389,7 @@ def test_too_many_waits_are_counted_as_in_a_comparison_and_named(waits: float, n
     lines = {"train.py(30): train": 204, "train.py(24): train": 280}
     if waits > 121:
         lines |= {f"train.py({line}): train": 80 for line in (1, 2, 3)}
-        lines |= {f"train.py({line}): read": 20 for line in (5, 6, 7)}
+        lines |= {f"train.py({line}): read": 20 for line in (6, 7, 8, 9, 10)}
     yours = SimpleNamespace(line_waits=lines, steps=40)
     notes = check._explain_waits(context, {"waits-per-interval": waits}, yours)
     assert note in "".join(notes)

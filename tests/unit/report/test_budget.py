@@ -198,9 +198,8 @@ def test_alone_counts_what_is_added_as_if_all_of_it_came_on_top():
     _, _, alone, *_ = describe_change(ANSWER, parts, change, 1.4).splitlines()
     # 7 ms / 1.4 and 0.1 + 0.3 + 0.1 ms more.
     assert alone == (
-        "This alone, while other lines still wait: at most 5.50 ms a step, at least 1.27"
-        " times as fast. That is if what is added waits for nothing: a single `.item()` may undo"
-        " most of it."
+        "This alone, while other lines still wait: 5.50 ms a step or less, 1.27 times as fast or"
+        " more, if what is added waits for nothing: a single `.item()` may undo most of it."
     )
 
 

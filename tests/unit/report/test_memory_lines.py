@@ -73,7 +73,7 @@ def test_lines_are_listed_by_what_they_cause_and_add_up_to_the_peak():
         (True, "itself", "1.00 MiB", "20.00 KiB", "-"),
         (False, "train.py(46): train", "3.00 MiB", "-", "320.00 KiB"),
         (True, "at recipe.py(23): forward", "3.00 MiB", "-", "320.00 KiB"),
-        (False, "still there of 1.00 MiB at the start", "1.00 MiB", "-", "-"),
+        (False, "of the 1.00 MiB at the start", "1.00 MiB", "-", "-"),
         (False, "the peak", "42.00 MiB", "680.00 KiB", "320.00 KiB"),
     ]
 

@@ -124,9 +124,9 @@ def test_predictions(predicted, measured, end):
             "passed",
             Prediction(20.0, 25.0, "memory"),
             "You predicted that the peak of memory falls by a factor of 20.00; this attempt lowers"
-            " it by a factor of 25.00: too low by a factor of 1.25. When memory is highest, your"
-            " fix holds less than you added to the peak that a report promises, or a step of it"
-            " makes less.",
+            " it by a factor of 25.00: too low by a factor of 1.25. Your peak is lower than what"
+            " you worked out from a report: a step of your fix makes less, or less is kept when"
+            " memory is highest.",
         ),
         (
             "slow",

@@ -32,6 +32,7 @@ from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
     changes_between_steps,
+    describe_counts,
     describe_late_lines,
     describe_left_behind,
     describe_peak_without_steps,
@@ -178,8 +179,9 @@ def _print_holders(
     """
     lines = tabulate_use(use, None if whole else TOP)
     print_causes(sheet, f"Lines that caused the memory at the peak: {where}", lines, code)
-    if late := describe_late_lines(use.holders, code):
-        sheet.line(late, indent=1)
+    for sentence in (describe_counts(use), describe_late_lines(use.holders, code)):
+        if sentence:
+            sheet.line(sentence, indent=1)
     if whole:
         print_blocks(sheet, use.holders)
 

@@ -29,6 +29,7 @@ from bottleneck_lab.report.kernel_names import cut_name, short_name, short_names
 from bottleneck_lab.report.memory_table import tabulate_use
 from bottleneck_lab.report.memory_words import (
     ALLOCATED_ONLY,
+    describe_counts,
     describe_growth,
     describe_late_lines,
     describe_left_behind,
@@ -389,8 +390,10 @@ def memory_tables(summary: Summary) -> Markup | None:
         if use.holders
     ]
     late = [
-        tag("p", describe_late_lines(use.holders, summary.code), class_="soft")
+        tag("p", sentence, class_="soft")
         for use in summary.memory
+        for sentence in (describe_counts(use), describe_late_lines(use.holders, summary.code))
+        if use.holders and sentence
     ]
     if listed:
         return tag("div", listed, tag("p", ALLOCATED_ONLY, class_="soft"), drawn, held, late)
