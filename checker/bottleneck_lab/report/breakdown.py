@@ -502,7 +502,7 @@ def describe_removal(
     if left == rest:
         return f"Without that time, {alike}, {would_be}{each}. {more}"
     if left_ns < rest_ns:
-        at_once = "the host and the device would also work at once"
+        at_once = "the host and the device would also work at once, and only the slower one count"
         return f"Without that time, {alike}, {at_once}: {would_be}{each}. {more}"
     if part.key == "communication" and waits and 2 * waits.waiting_ns > left_ns - rest_ns:
         reason = f"and {apart} more, as the ranks would still wait for one another"

@@ -87,6 +87,8 @@ SLIGHT = 0.05
 """A ratio nearer to 1 than this is a slight change, however surely it is one."""
 NEAR_ONE = 0.02
 """A ratio of modelled times nearer to 1 than this has three decimals."""
+RARELY = 0.1
+"""What happens less often in a step is told by how many steps it happens once in."""
 HIGHEST_SHOWN = 100.0
 """A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
 EMULATED_KERNEL = "emulated: "
@@ -472,8 +474,15 @@ def _describe_waits(comparison: Comparison) -> str:
     waits = comparison.waits_per_step
     if not waits or not any(waits):
         return ""
-    unit = "rank and step" if comparison.ranks > 1 else "step"
-    return f"{waits[0]:.3g} → {waits[1]:.3g} a {unit}"
+    if comparison.ranks > 1:
+        return f"{waits[0]:.3g} → {waits[1]:.3g} a rank and step"
+    if any(0 < each < RARELY for each in waits):
+        before, after = (
+            f"1 in {1 / each:.0f} steps" if 0 < each < RARELY else f"{each:.3g} a step"
+            for each in waits
+        )
+        return f"{before} → {after}"
+    return f"{waits[0]:.3g} → {waits[1]:.3g} a step"
 
 
 def _describe_kernels(comparison: Comparison) -> str:

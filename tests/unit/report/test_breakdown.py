@@ -167,8 +167,8 @@ def test_a_line_names_its_rank_where_there_are_several():
         ),
         (
             2.5,
-            "the same operators, the host and the device would also work at once: the run would be"
-            " at most 10.0 ms / 4.00 ms = 2.50x as fast. A fix",
+            "the same operators, the host and the device would also work at once, and only the"
+            " slower one count: the run would be at most 10.0 ms / 4.00 ms = 2.50x as fast. A fix",
         ),
         (1.5, "5.00 ms would be left, and 1.67 ms more, as a device still pauses for about"),
         (1.0, "the run would not be faster: something else"),
@@ -225,8 +225,8 @@ def test_a_ceiling_of_launches_is_one_figure_with_its_reason():
     part = Part("idle-launch", "idle: launch", "gap-launch", "", ns=206_200_000, share=0.863)
     text = describe_removal(part, 8.4, 238_900_000, "the run", None)
     assert (
-        "the host and the device would also work at once: the run would be at most"
-        " 238.9 ms / 28.44 ms = 8.40x as fast."
+        "the host and the device would also work at once, and only the slower one count: the run"
+        " would be at most 238.9 ms / 28.44 ms = 8.40x as fast."
     ) in text
     assert text.count("x as fast") == text.count("ms / ") == 1
 

@@ -605,6 +605,8 @@ def test_a_comparison_counts_waits_as_a_check_does(draw):
     assert before > 1 > after
     text = draw(render_comparison, comparison)
     assert f"Waits of the host for the device: {before:.3g} → {after:.3g} a step" in text
+    rare = draw(render_comparison, replace(comparison, waits_per_step=(12.1, 1 / 28)))
+    assert "Waits of the host for the device: 12.1 a step → 1 in 28 steps" in rare
     several = replace(comparison, ranks=8)
     assert "a rank and step" in draw(render_comparison, several)
     assert "No longer a finding: gone, or too little now" in text
