@@ -687,7 +687,7 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             share = 0.0
             if sizes is change.fall_bytes:
                 if sizes[0] < sizes[1] and before != after and growth[0] > max(growth[1], 0):
-                    what += "; some of it was kept for good before"
+                    what += "; what is more was kept for good before"
                 share = _LEAST_FALL if all(sizes) else _LEAST_NEW_FALL
                 if any(change.hides_growth):
                     share = SMALL

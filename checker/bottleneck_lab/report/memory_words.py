@@ -294,8 +294,9 @@ def describe_counts(use: MemoryUse) -> str:
     if use.hides_growth or not changes_between_steps(use):
         return ""
     return (
-        "At the peak, a line's memory is that of the peak's own step, too, which the list above has"
-        " apart. What is held in two ways, for good and until later, counts as kept for good."
+        "'At the peak' also counts what a line made in the peak's own step, which the list above"
+        " has in a row of its own. A block that something keeps for good counts there, also where it"
+        " would otherwise be freed later."
     )
 
 

@@ -572,7 +572,7 @@ def test_growth_that_a_fall_hides_is_not_compared(draw):
         rose, growth_bytes_per_step=(732 << 10, 40 << 10), peak_bytes=(46 << 20, 9 << 20)
     )
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[rose])).split())
-    assert "freed at once where memory falls most; some of it was kept for good before" in shown
+    assert "freed at once where memory falls most; what is more was kept for good before" in shown
     fell = replace(hidden, hides_growth=(False, False), peak_bytes=(100 << 20, 6 << 20))
     shown = " ".join(draw(render_comparison, replace(comparison, memory=[fell])).split())
     assert "5.0 MiB → 0 B freed at once where memory falls most" in shown, (
