@@ -37,7 +37,7 @@ def missed_limits(workspace: Workspace, summary: Summary) -> list[str]:
             wanted = f"at most {format_limit(limit, each.unit)}{where}"
             missed.append(f"{each.label}: {shown} ({wanted})")
     if missed and any(each.id == KEPT for each in spec.criteria):
-        missed.append("only a check counts the tensors that are left")
+        missed.append("only a check counts the tensors that are left two reports later")
     return missed
 
 

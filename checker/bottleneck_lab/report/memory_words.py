@@ -295,8 +295,8 @@ def describe_counts(use: MemoryUse) -> str:
         return ""
     return (
         "'At the peak' also counts what a line made in the peak's own step, which the list above"
-        " has in a row of its own. A block that something keeps for good counts there, also where it"
-        " would otherwise be freed later."
+        " has in a row of its own. A block that something keeps for good counts there alone;"
+        " without that, it may count as freed later."
     )
 
 

@@ -24,7 +24,7 @@ def test_what_a_capture_clearly_misses_is_named_with_its_limit(start, captured, 
     assert limits.missed_limits(workspace, captured) == [
         "most memory allocated at any time: 272 MiB (at most 4 MiB)",
         "rise of memory a step between reports: 4,096 KiB (at most 0.25 KiB)",
-        "only a check counts the tensors that are left",
+        "only a check counts the tensors that are left two reports later",
     ]
     (use,) = captured.memory
     near = msgspec.structs.replace(use, peak_bytes=int(4.2 * limits.MIB), growth_bytes_per_step=0)
