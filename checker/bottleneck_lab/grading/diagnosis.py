@@ -356,8 +356,8 @@ def describe_reading(
         )
     return (
         f"The tool: about {largest:.2f}x from ending the costliest finding alone, with the work as"
-        " it is. A fix that also saves work, as fewer launches do, gains more;"
-        " one that leaves part of that time gains less."
+        " it is. That need not be your plan: a fix that also saves work, as fewer launches do,"
+        " gains more, and one that leaves part of that time gains less."
         f"{_other_ceilings(questions, answers, seen)}"
     )
 

@@ -103,7 +103,10 @@ SAVED_WITHOUT = (
 SAVED_LATER = (
     "What a step saves without a line is another figure: `lab report --ask budget` has it."
 )
-WORKS_MEANWHILE = "During most of the waiting the device works; it is idle afterwards."
+WORKS_MEANWHILE = (
+    "Waiting itself costs little: the device works meanwhile. The idle time afterwards is what it"
+    " costs, until the host has launched more."
+)
 
 ONLY_IDLE = (
     "Only the time in which the device was idle for this reason counts here; the whole time of each"

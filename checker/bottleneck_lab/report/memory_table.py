@@ -52,7 +52,7 @@ def tabulate_use(use: MemoryUse, top: int | None = None) -> LineTable:
     rows = _list_causes(causes, top, columns)
     if rest := use.peak_bytes - listed.peak_bytes:
         start = words.format_in(columns[AT_PEAK], use.start_bytes)
-        name = f"of the {start} at the start" if rest <= use.start_bytes else "the rest"
+        name = f"still held of {start} at the start" if rest <= use.start_bytes else "the rest"
         rows.append(TableRow(name, _figures(Caller(name, 0, rest, 0), columns)))
     return LineTable([*columns], [*rows, TableRow(peak.line, _figures(peak, columns))])
 

@@ -185,7 +185,7 @@ def _locate_peak(use: MemoryUse) -> str:
     """Return in which step and line the peak lies, as far as it is known."""
     step = use.peak_step and f": in {use.peak_step}"
     if use.peak_step_number:
-        step = f": in step {use.peak_step_number:,} of the run ({use.peak_step}, from 0)"
+        step = f": in step {use.peak_step_number:,} of the run"
     if not use.peak_line:
         return step
     return f"{step}{',' if step else ':'} reached while {use.peak_line} ran"
@@ -200,11 +200,12 @@ def describe_peak_without_steps(use: MemoryUse) -> str:
         return ""
     if not use.period_steps and use.fall_bytes > SMALL * use.peak_bytes:
         return ""
-    left_bytes = use.peak_bytes - use.kept_bytes - _kept_before(use) - _late_at_peak(use)
+    left = (_kept_before(use), max(use.kept_bytes, 0), _late_at_peak(use))
     return (
         "Had the steps before the peak's left nothing behind, the peak would be"
-        f" {words.format_bytes(left_bytes, decimals=2)}. A fix may end above that, by what it still"
-        " keeps between steps, or below, as it may free the tensors of a step sooner."
+        f" {words.format_difference(use.peak_bytes, *filter(None, left))}. A fix may end above"
+        " that, by what it still keeps between steps, or below, as it may free the tensors of a"
+        " step sooner."
     )
 
 

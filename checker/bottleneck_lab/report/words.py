@@ -147,6 +147,17 @@ def format_sum(*sizes: float) -> list[str]:
     return [f"{each:,.{decimals}f} {unit}" for each in (sum(parts), *parts)]
 
 
+def format_difference(whole: int, *parts: int) -> str:
+    """Format what is left of some bytes without parts of them, as it is worked out: `46.58 − 1.43 =
+    45.15 MiB`, to two decimals, so that the figures are right as they are printed.
+    """
+    size, unit = unit_of(whole)
+    decimals = 2 * (size > 1)
+    first, *others = (round(each / size, decimals) for each in (whole, *parts))
+    terms = " − ".join(f"{each:,.{decimals}f}" for each in (first, *others))
+    return f"{terms} = {first - sum(others):,.{decimals}f} {unit}"
+
+
 def format_change(before: int, after: int) -> tuple[str, str, str]:
     """Format bytes before and after and their ratio, with as many digits as give that ratio."""
     ratio, texts = _format_ratio(before / after), ["", ""]

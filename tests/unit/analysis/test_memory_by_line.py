@@ -304,7 +304,7 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
     saw = replace(use, growth_bytes_per_step=0, peak_bytes=7 << 20)
     saw = replace(saw, highest_after_step_bytes=6 << 20)
     assert [what for _, what in list_peak(saw)] == ["at the start", late[1], own[1], "at the peak"]
-    assert "the peak would be 2.68 MiB." in describe_peak_without_steps(saw)
+    assert "the peak would be 7.00 − 4.32 = 2.68 MiB." in describe_peak_without_steps(saw)
     # Of 1,724.5 KiB at the start, memory later falls to 1,724.5 less 512.
     fallen = replace(saw, lowest_after_step_bytes=saw.start_bytes - (512 << 10))
     stays = (
@@ -312,7 +312,7 @@ def test_what_the_steps_add_is_a_part_of_the_peak() -> None:
         "of the 1.68 MiB at the start, or made anew in its place; 0.50 MiB do not stay",
     )
     assert list_peak(fallen)[:2] == [stays, ("4.82 MiB", late[1])]
-    assert "the peak would be 2.18 MiB." in describe_peak_without_steps(fallen)
+    assert "the peak would be 7.00 − 4.82 = 2.18 MiB." in describe_peak_without_steps(fallen)
     steady = replace(use, growth_bytes_per_step=0, period_steps=0)
     assert [what for _, what in list_peak(steady)] == ["at the start", "at the peak"]
 
@@ -356,7 +356,7 @@ def test_what_steps_leave_until_later_is_so_much_for_each_of_them(
     use = lists_emptied_at_each_report(peak_step)
     shown_start, (late, _), *_ = list_peak(use)
     assert (shown_start, late) == (start, f"{late_steps * 40 / 1024:.2f} MiB")
-    assert "the peak would be 1.21 MiB." in describe_peak_without_steps(use)
+    assert "the peak would be 1.57 − 0.35 = 1.22 MiB." in describe_peak_without_steps(use)
     # What is freed late in other steps is not taken for what outlives a fall.
     other = replace(use.holders[0], late_bytes_per_step=400 << 10)
     assert list_peak(replace(use, holders=[other]))[0][1].endswith(
@@ -410,9 +410,9 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     """Of 47,701.5 KiB, less 59 times 732 and 3,168 that are freed later."""
     use = sawtooth_that_grows()
     left = (
-        "Had the steps before the peak's left nothing behind, the peak would be 1.31 MiB. A"
-        " fix may end above that, by what it still keeps between steps, or below, as it may free"
-        " the tensors of a step sooner."
+        "Had the steps before the peak's left nothing behind, the peak would be 46.58 − 1.43 − 40.75"
+        " − 3.09 = 1.31 MiB. A fix may end above that, by what it still keeps between steps, or"
+        " below, as it may free the tensors of a step sooner."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {
@@ -422,7 +422,7 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     }
     assert [why for why, each in unknown.items() if describe_peak_without_steps(each)] == []
     even = replace(use, period_steps=0, fall_bytes=0, steps_before=0)
-    assert "the peak would be 5.84 MiB." in describe_peak_without_steps(even)
+    assert "the peak would be 46.58 − 40.75 = 5.83 MiB." in describe_peak_without_steps(even)
 
 
 @pytest.mark.parametrize(
@@ -470,8 +470,7 @@ def test_parts_of_a_peak_add_up_as_they_are_printed(tmp_path: Path) -> None:
     [
         (
             {"peak_step": "ProfilerStep#59", "peak_step_number": 60},
-            ": in step 60 of the run (ProfilerStep#59, from 0), reached while train.py(31):"
-            " forecast ran",
+            ": in step 60 of the run, reached while train.py(31): forecast ran",
         ),
         ({"peak_step": "epoch 3"}, ": in epoch 3, reached while train.py(31): forecast ran"),
         ({"peak_step": "epoch 3", "peak_line": ""}, ": in epoch 3"),

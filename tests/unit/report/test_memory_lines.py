@@ -73,7 +73,7 @@ def test_lines_are_listed_by_what_they_cause_and_add_up_to_the_peak():
         (True, "itself", "1.00 MiB", "20.00 KiB", "-"),
         (False, "train.py(46): train", "3.00 MiB", "-", "320.00 KiB"),
         (True, "at recipe.py(23): forward", "3.00 MiB", "-", "320.00 KiB"),
-        (False, "of the 1.00 MiB at the start", "1.00 MiB", "-", "-"),
+        (False, "still held of 1.00 MiB at the start", "1.00 MiB", "-", "-"),
         (False, "the peak", "42.00 MiB", "680.00 KiB", "320.00 KiB"),
     ]
 
@@ -156,9 +156,9 @@ def test_the_whole_report_shows_all_lines(draw):
 def test_what_no_step_has_left_stands_below_the_parts_of_the_peak(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     left = (
-        "Had the steps before the peak's left nothing behind, the peak would be 260.00 MiB. A"
-        " fix may end above that, by what it still keeps between steps, or below, as it may free"
-        " the tensors of a step sooner."
+        "Had the steps before the peak's left nothing behind, the peak would be 272.00 − 12.00 ="
+        " 260.00 MiB. A fix may end above that, by what it still keeps between steps, or below, as"
+        " it may free the tensors of a step sooner."
     )
     shown = draw(render_summary, capture).splitlines()
     peak = next(at for at, line in enumerate(shown) if "MiB  at the peak: in " in line)
