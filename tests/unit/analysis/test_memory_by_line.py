@@ -410,9 +410,9 @@ def test_what_is_left_of_the_peak_without_the_steps_is_told_where_it_is_known() 
     """Of 47,701.5 KiB, less 59 times 732 and 3,168 that are freed later."""
     use = sawtooth_that_grows()
     left = (
-        "Had the steps before the peak's left nothing behind, the peak would be 46.58 − 1.43 − 40.75"
-        " − 3.09 = 1.31 MiB. A fix may end above that, by what it still keeps between steps, or"
-        " below, as it may free the tensors of a step sooner."
+        "Had the steps before the peak's left nothing behind, the peak would be 46.58 − 1.43 −"
+        " 40.75 − 3.09 = 1.31 MiB. A fix may end above that, by what it still keeps between steps,"
+        " or below, as it may free the tensors of a step sooner."
     )
     assert describe_peak_without_steps(use) == left
     unknown = {
